@@ -32,11 +32,6 @@ def _batch(run: Run) -> Batch:
     return Batch(views, targets, torch.zeros(1, dtype=torch.int64), labelled=1.0)
 
 
-def _main_batch(run: Run) -> Batch:
-    size = run.data.image_size
-    return Batch({"main": torch.zeros(1, 3, size, size)}, {}, torch.zeros(1, dtype=torch.int64), labelled=0.0)
-
-
 def measure(run: Run, num_classes: int) -> dict[str, Any]:
     """Costs of one image.
 
@@ -49,7 +44,7 @@ def measure(run: Run, num_classes: int) -> dict[str, Any]:
         network = _unfused(run, num_classes)
         train_forward, passes = _train_forwards(run, num_classes)
         with macs.Counter() as counter:
-            inferred = _predict(network, _main_batch(run))
+            inferred = _predict(network, Batch.of_images(torch.zeros(1, 3, run.data.image_size, run.data.image_size)))
         macs_inference, activations = counter.total(inferred)
     inference = [network.backbone, *(network.objectives[n] for n, o in config.active(run.objectives).items() if o.classifies)]
     return {
@@ -141,8 +136,7 @@ def throughput(network: model.Model, run: Run, device: torch.device, repeats: in
 @torch.inference_mode()
 def _throughput(network: model.Model, run: Run, device: torch.device, batch_size: int, repeats: int) -> dict[str, Any]:
     size = run.data.image_size
-    images_BCHW = torch.zeros(batch_size, 3, size, size, device=device)
-    batch = Batch({"main": images_BCHW}, {}, torch.zeros(batch_size, dtype=torch.int64, device=device), labelled=0.0)
+    batch = Batch.of_images(torch.zeros(batch_size, 3, size, size, device=device))
     was_training, times_s = network.training, []
     network.eval()
     for _ in range(repeats + 2):

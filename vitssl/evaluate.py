@@ -106,8 +106,7 @@ class Trained:
     @torch.no_grad()
     def probabilities(self, seen_BCSS: Tensor) -> Tensor:
         """Class probabilities (B, K), on the CPU, of images as evaluation sees them."""
-        logits_BK = self.model.predict(Batch({"main": seen_BCSS}, {}, torch.zeros(len(seen_BCSS), dtype=torch.int64), 0.0))
-        return logits_BK.float().softmax(-1).cpu()
+        return self.model.predict(Batch.of_images(seen_BCSS)).float().softmax(-1).cpu()
 
     def check_predicts(self) -> None:
         """Refuse what has no classifier.

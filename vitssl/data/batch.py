@@ -31,6 +31,11 @@ class Batch:
     index_B: Tensor
     labelled: float | Tensor  # see RawBatch: what a mean over labelled images divides by, so that ranks average exactly
 
+    @classmethod
+    def of_images(cls, images_BCHW: Tensor) -> Batch:
+        """Images alone, to predict from."""
+        return cls({"main": images_BCHW}, {}, torch.zeros(len(images_BCHW), dtype=torch.int64, device=images_BCHW.device), labelled=0.0)
+
     @property
     def device(self) -> torch.device:
         return self.index_B.device

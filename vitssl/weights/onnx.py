@@ -29,7 +29,7 @@ class Network(nn.Module):
 
     def forward(self, images_BCHW: Tensor) -> tuple[Tensor, ...]:
         if self.classifier:
-            logits_BK = self.model.predict(Batch({"main": images_BCHW}, {}, torch.zeros(0), 0.0))
+            logits_BK = self.model.predict(Batch.of_images(images_BCHW))
             assert logits_BK is not None, "the run classifies"
             return (logits_BK,)
         features = self.model.backbone(self.model.backbone.embed(images_BCHW))
