@@ -117,11 +117,6 @@ def watch(sweep: Path, every_s: float, console: Console) -> None:
         time.sleep(every_s)
 
 
-def collect(sweep: Path) -> list[Status]:
-    """The state of every run of a sweep, in the order of its cells."""
-    return look(sweep).statuses
-
-
 def _draw(sweep: Path, picture: Picture, console: Console) -> None:
     """Print the table, of names without their hashes where it fits so alone, and what there is to say of all runs."""
     statuses = picture.statuses

@@ -12,6 +12,7 @@ import pytest
 from jobs.existing import identity_of
 from vitssl import config
 from vitssl.config import ConfigError, Run
+from vitssl.config.base import element_types_of, parts_of
 from vitssl.config.evals import KINDS
 from vitssl.files import read_json, write_json
 
@@ -101,7 +102,7 @@ def _defaults(kind: type) -> dict[str, Any]:
         if f.metadata.get("identity", True):
             value = f.default if f.default is not dataclasses.MISSING else f.default_factory()
             found[f"{kind.__name__}.{f.name}"] = type(value).__name__ if dataclasses.is_dataclass(value) else value
-    for part in {*config.parts_of(kind).values(), *config.element_types_of(kind).values()}:
+    for part in {*parts_of(kind).values(), *element_types_of(kind).values()}:
         found |= _defaults(part)
     return dict(sorted(found.items()))
 

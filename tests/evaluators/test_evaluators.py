@@ -17,7 +17,7 @@ from jobs import states
 from tests.ranks import run_ranks
 from vitssl import cli, config, finished, train
 from vitssl.config import ConfigError
-from vitssl.config.evals import pending
+from vitssl.config.evals import evals_of, pending
 from vitssl.data import shards
 from vitssl.evaluators import Result, Subject, knn
 from vitssl.files import read_events, read_json
@@ -101,10 +101,10 @@ def test_weights_are_left_alone(folder):
     assert all(torch.equal(ours["ema"][name], theirs["ema"][name]) for name in ours["ema"])
     found = read_json(runs[0] / "evals.json")
     trained = vitssl.load(runs[0])
-    again = {name: result.metrics for name, result in trained.evaluate(config.evals_of(trained.run)).items()}
+    again = {name: result.metrics for name, result in trained.evaluate(evals_of(trained.run)).items()}
     assert again == {name: entry["metrics"] for name, entry in found.items()}
     with pytest.raises(ConfigError, match="load it without weights=ema"):
-        vitssl.load(runs[0], weights="ema").evaluate(config.evals_of(trained.run))
+        vitssl.load(runs[0], weights="ema").evaluate(evals_of(trained.run))
     assert len({vitssl.load(runs[0], weights=which).model.backbone.cls_token.sum().item() for which in ("model", "ema", "teacher")}) == 3
 
 
@@ -120,7 +120,7 @@ def test_two_ranks_find_what_one_does(folder):
     assert set(run_ranks(fresh, 2)) == {0}
     again = vitssl.load(fresh)
     found = read_json(fresh / "evals.json")
-    for name, result in again.evaluate(config.evals_of(again.run)).items():
+    for name, result in again.evaluate(evals_of(again.run)).items():
         assert found[name]["metrics"]["top1"] == pytest.approx(result.metrics["top1"], abs=0.5)
         assert found[name]["metrics"]["count"] == 450
     with np.load(fresh / "predictions-test.npz") as mine:
@@ -199,7 +199,7 @@ def test_an_impossible_one_is_refused(make_run, fields, message):
 def test_a_name_that_is_taken_is_refused_and_null_switches_one_off(make_run):
     with pytest.raises(ConfigError, match=r"evals\.test: this name is reserved"):
         make_run(MAE, {"evals": {"test": {"type": "knn"}}})
-    assert config.evals_of(make_run(MAE, KNN, {"evals.knn": None})) == {}
+    assert evals_of(make_run(MAE, KNN, {"evals.knn": None})) == {}
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def test_status_names_a_damaged_record_and_shows_the_others(sweep: Path, queue, 
     shown = capsys.readouterr()
     said = " ".join((shown.out + shown.err).split())
     assert str(sweep / name) in said and "is unknown" not in said and "Pending: " in said
-    assert {s.name: s.state for s in status.collect(sweep)}["a-pretrain"] == "pending"
+    assert {s.name: s.state for s in status.look(sweep).statuses}["a-pretrain"] == "pending"
 
 
 @pytest.mark.parametrize("mine", [True, False])

@@ -74,7 +74,7 @@ def test_what_slurm_dropped_with_its_parent_is_cancelled_and_says_with_whom(swee
     write_json(sweep / "a-pretrain" / "error.json", {"message": "loss is not finite"})
     (sweep / "b-pretrain" / "cancelled").touch()
     lines = shown(sweep, capsys)
-    assert [s.state for s in status.collect(sweep)] == ["failed", "cancelled", "cancelled", "cancelled"]
+    assert [s.state for s in status.look(sweep).statuses] == ["failed", "cancelled", "cancelled", "cancelled"]
     assert "a-finetune: cancelled: a-pretrain, which it starts from, failed" in lines
     assert "b-finetune: cancelled: b-pretrain, which it starts from, was cancelled" in lines
 
@@ -155,7 +155,7 @@ def test_runs_are_scored_by_the_metric_of_the_sweep(sweep: Path, queue, capsys) 
     ):
         write_json(sweep / "sweep.json", facts | {"metric": metric})
         assert title in "\n".join(shown(sweep, capsys))
-        assert [s.score for s in status.collect(sweep) if s.stage == "finetune"] == scores
+        assert [s.score for s in status.look(sweep).statuses if s.stage == "finetune"] == scores
 
 
 def test_watching_ends_with_the_last_run(sweep: Path, queue, capsys) -> None:
@@ -287,7 +287,7 @@ def test_following_what_has_not_ended_asks_slurm_seldom_and_looks_at_one_run(swe
 
 
 def ended(sweep: Path, name: str) -> str | None:
-    return next(s.error for s in status.collect(sweep) if s.name == name)
+    return next(s.error for s in status.look(sweep).statuses if s.name == name)
 
 
 @pytest.mark.parametrize(

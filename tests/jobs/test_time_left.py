@@ -203,7 +203,7 @@ def test_where_nothing_was_seen_or_nothing_is_left_nothing_is_said(sweep, capsys
 
 def test_the_last_batch_begins_no_epoch(sweep) -> None:
     """100 steps of 42 an epoch are 2.4 epochs of a Run of 2."""
-    assert status.collect(sweep({"step": 100, "after_s": 9.0}))[0].epoch == 2
+    assert status.look(sweep({"step": 100, "after_s": 9.0})).statuses[0].epoch == 2
 
 
 # -------------------------------------------------------------------------------------------------------------- tables

@@ -18,7 +18,8 @@ from tests.shipped import SWEEPS
 from tests.test_pairs import OBJECTIVES
 from tests.test_train import CURVES
 from vitssl import model, state
-from vitssl.config import ConfigError, ObjectiveConfig, Objectives, active, assign, check, dotted, parts_of
+from vitssl.config import ConfigError, ObjectiveConfig, Objectives, active, assign, check, dotted
+from vitssl.config.base import parts_of
 from vitssl.objectives.base import Objective
 
 ROOT = Path(__file__).resolve().parents[2]

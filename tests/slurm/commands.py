@@ -93,7 +93,7 @@ def restarts(folder: Path) -> int:
 
 
 def state_of(folder: Path) -> status.Status:
-    return next(s for s in status.collect(folder.parent) if s.name == folder.name)
+    return next(s for s in status.look(folder.parent).statuses if s.name == folder.name)
 
 
 @contextmanager

@@ -8,22 +8,19 @@ Every field is in one of these: `run.py` (Run, Optim, Loop), `data.py` and `colo
 `evals.py`, and `site.py` for the profile of the place where jobs run; `weights.py` says how weights from outside are named.
 """
 
-from vitssl.config.backbones import FAMILIES, SIZES, BackboneConfig, capabilities, module, patch_px, size_of, stage_strides_px, stride_px
+from vitssl.config.backbones import FAMILIES, SIZES, BackboneConfig, capabilities, module, size_of, stage_strides_px, stride_px
 from vitssl.config.base import (
     ConfigError,
     Problem,
     assign,
     checkpoint_fields,
     checkpoints,
-    element_types_of,
-    parts_of,
     teachers,
     unknown,
     unstarted,
 )
 from vitssl.config.color import Blur, ColorOp, ColorStep, Gray, Jitter, Solarize
-from vitssl.config.data import STATISTICS, Data, Subset, View, Views, statistics, view_px
-from vitssl.config.evals import evals_of
+from vitssl.config.data import Data, Subset, View, Views, statistics, view_px
 from vitssl.config.fits import check_fits
 from vitssl.config.identity import SCHEMA, identity
 from vitssl.config.masked_tokens import MaskedTokens
@@ -38,7 +35,6 @@ from vitssl.config.run import (
     check,
     check_slices,
     classifies,
-    lacks,
     needs_labels,
     reads_labels,
     recorded,
