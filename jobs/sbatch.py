@@ -84,12 +84,13 @@ def of_runs(jobs: list[Job], dependency: str | None, launch: Launch, write: bool
     kind = f"{launch.site.gpu_type}:" if launch.site.gpu_type else ""
     gpus = {"gpus_per_node": f"{kind}{resources.gpus_per_node}"} if resources.gpus_per_node else {}
     memory = {"mem": f"{round(resources.mem_gb * 1024)}MB"} if resources.mem_gb else {}
+    further = {option: str(value) for option, value in options(launch.site).items()} | launch.site.additional  # those without fields too
     executor.update_parameters(
         job_name=f"{launch.sweep.name}-{jobs[0].arm}-{jobs[0].stage}", time=round(resources.hours * 60), nodes=resources.nodes,
         cpus_per_task=resources.cpus_per_gpu * max(1, resources.gpus_per_node),
         signal_delay_s=warning_s(resources.hours),
         setup=_setup(launch, listed), array_parallelism=launch.site.max_parallel or NO_CAP,
-        **gpus, **memory, **_common(launch.site, launch, _of_runs(launch.site), dependency, *behind(launch.site)),
+        **gpus, **memory, **_common(launch.site, launch, further, dependency, *behind(launch.site)),
     )  # fmt: skip
     return executor
 
@@ -97,11 +98,6 @@ def of_runs(jobs: list[Job], dependency: str | None, launch: Launch, write: bool
 def behind(site: Site) -> list[str | None]:
     """What all runs of a sweep wait for, by the site."""
     return ["afterany:" + ":".join(site.after) if site.after else None, site.additional.get("dependency")]
-
-
-def _of_runs(site: Site) -> dict[str, str]:
-    """The further options of the runs' jobs: those that have fields, and those that have none."""
-    return {option: str(value) for option, value in options(site).items()} | site.additional
 
 
 def _options(additional: dict[str, str]) -> dict[str, str | bool]:

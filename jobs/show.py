@@ -171,13 +171,8 @@ def state(job: Job) -> str:
     return "begun" if (job.folder / "last.pt").exists() else "new"
 
 
-def summary(graph: Graph, predicted: list[Prediction], launch: Launch, console: Console) -> None:
-    """The totals of a dry run: what is to be done, its cost, and how much of the cluster it may take at once."""
-    for line in _summary(graph, predicted, launch):
-        console.print(line, soft_wrap=True, highlight=False)
-
-
-def _summary(graph: Graph, predicted: list[Prediction], launch: Launch) -> Iterator[str]:
+def summary(graph: Graph, predicted: list[Prediction], launch: Launch) -> Iterator[str]:
+    """The totals of a dry run, in lines: what is to be done, its cost, and how much of the cluster it may take at once."""
     todo, site = [job for job in graph.jobs if not is_trained(job)], launch.site
     to_evaluate = sum(is_trained(job) and not is_done(job) for job in graph.jobs)
     begins = f"{launch.sweep.name}: {len(todo)} of {counted(len(graph.jobs), 'run')} to be done"

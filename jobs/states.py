@@ -125,7 +125,8 @@ def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: 
         status.error = entry.comment
     elif status.error is None and entry is not None and entry.state == "HELD":
         status.error = f"held by SLURM or a person ({entry.reason}); the command that submitted it releases it"
-    if job_id is not None and (status.error or status.state == "stopped") and not _is_told(status.error):
+    unexplained = status.state == "stopped" if status.error is None else EXIT_CODE.search(status.error)
+    if job_id is not None and unexplained:
         status.error = "; ".join(filter(None, [status.error, cause(folder)])) or None
     if status.error is None and entry is None and job_id is not None and status.state == "not begun":
         status.error = _left_behind(folder, job_id)
@@ -170,11 +171,6 @@ def _left_behind(folder: Path, job_id: str) -> str | None:
     if not parents or not all((parent / "done.json").exists() for parent in parents):
         return None
     return f"job {job_id} was cancelled, but the run it starts from is done; repeat the command that submitted the sweep to queue it again"
-
-
-def _is_told(error: str | None) -> bool:
-    """Does it say more than that a process ended?"""
-    return error is not None and not EXIT_CODE.search(error)
 
 
 def _state(folder: Path, queued: cluster.Entry | None, here: int | None) -> str:

@@ -194,7 +194,8 @@ def _dry_run(
     from jobs import launcher
 
     predictions = predict.sweep(linked, launch)
-    show.summary(linked, predictions, launch, console)
+    for line in show.summary(linked, predictions, launch):
+        console.print(line, soft_wrap=True, highlight=False)
     _wait_for_green(options.greenest_within, linked, predictions, launch, console)
     show.basis(options.overrides, linked, launch, console)
     for file, name in unfetched.items():

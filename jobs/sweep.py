@@ -74,7 +74,9 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
     path = sweep_files.find(path)
     cli, file = overrides or Overrides(), str(path)
     content = read_yaml(path)
-    sweep_files.refuse_other_kinds(content, file)
+    if not content.get("arms"):  # such as another YAML file
+        reason = "it has no arms, so it is not a sweep (a site profile goes to --site); sweeps/README.md has a complete example"
+        raise ConfigError(reason, place=file)
     if isinstance(arms := content.get("arms"), dict):
         content["arms"] = {name: {} if arm is None else arm for name, arm in arms.items()}
     axes, published = content.pop("axes", None) or {}, _pop_published(content.get("arms"))  # their labels may hold dots

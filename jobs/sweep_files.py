@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jobs.overrides import CLI
 from vitssl.config import ConfigError, read_yaml
@@ -37,13 +37,6 @@ def find(named: str | Path) -> Path:
     near = closest(path.stem, list(there))
     advice = f" (did you mean {there[near[0]]}?)" if near else f"; {EXAMPLE}"
     raise ConfigError(f"there is no such file{advice}", place=str(path))
-
-
-def refuse_other_kinds(content: dict[str, Any], file: str) -> None:
-    """Other YAML files that people name: an empty one, a run's and a site's."""
-    if not content.get("arms"):
-        reason = "it has no arms, so it is not a sweep (a site profile goes to --site); sweeps/README.md has a complete example"
-        raise ConfigError(reason, place=file)
 
 
 def refuse_taken_name(spec: Spec, folder: Path) -> None:

@@ -78,20 +78,12 @@ def find(runs: Path) -> list[Leftover]:
         raise ConfigError("there is no such folder; name the folder of the runs, or of one sweep in it", place=str(runs))
     if not sweeps:
         raise ConfigError("there are no sweeps in it; name the folder of the runs, or of one sweep in it", place=str(runs))
-    named = "\n".join(
-        read_file(path).decode(errors="replace") for path in _all_run_files(runs if sweeps != [runs] else runs.absolute().parent)
-    )
-    found = [left for sweep in sweeps for folder in _runs_of(sweep) for left in _of_run(folder)]
+    above = runs if sweeps != [runs] else runs.absolute().parent
+    every = [*above.glob("*/run.yaml"), *above.glob("*/*/run.yaml")]
+    named = "\n".join(read_file(path).decode(errors="replace") for path in every)
+    found = [left for sweep in sweeps for path in sorted(sweep.glob("*/run.yaml")) for left in _of_run(path.parent)]
     in_use = [left for left in found if f"{left.owner.name}/{left.path.name}" in named]
     return [left for left in found if left not in in_use] + [left for sweep in sweeps for left in _of_sweep(sweep)]
-
-
-def _all_run_files(runs: Path) -> list[Path]:
-    return [*runs.glob("*/run.yaml"), *runs.glob("*/*/run.yaml")]
-
-
-def _runs_of(sweep: Path) -> list[Path]:
-    return sorted(path.parent for path in sweep.glob("*/run.yaml"))
 
 
 def _of_run(folder: Path) -> Iterator[Leftover]:

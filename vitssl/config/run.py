@@ -181,12 +181,13 @@ def check(run: Run, where: str = "", to_train: bool = True) -> None:
         ConfigError: the first problem found, naming ``where`` and the field.
     """
     seeds = less_than(0, run, "", "seed") if run.seed < 2**63 else iter([Problem("seed", f"{run.seed} is more than 2**63 - 1")])
+    views = [(f"data.views.{name}", view_px(run.data, name)) for name in active_views(run)]
     # lazily: a later check may rely on an earlier one
     parts = (
         run.data.size_problems(),
         bounds.problems(run),
         _demands(run, to_train),
-        _backbone_problems(run),
+        run.backbone.problems("backbone", [*views, ("data.image_size", run.data.image_size)]),
         _objective_problems(run),
         _local_problems(run),
         run.data.problems(),
@@ -337,8 +338,3 @@ def lacks(backbone: BackboneConfig, need: str, path: str) -> str:
             f"backbone.name={backbone.name} cannot hide tokens, neither by dropping nor by masking; simclr and dino need no hidden tokens"
         )
     return f"backbone.name={backbone.name} {LACKS[need].format(path=path)}"
-
-
-def _backbone_problems(run: Run) -> Iterator[Problem]:
-    views = [(f"data.views.{name}", view_px(run.data, name)) for name in active_views(run)]
-    return run.backbone.problems("backbone", [*views, ("data.image_size", run.data.image_size)])
