@@ -13,7 +13,6 @@ from vitssl.config.base import (
     ConfigError,
     Problem,
     assign,
-    checkpoint_fields,
     checkpoints,
     teachers,
     unknown,
@@ -21,6 +20,7 @@ from vitssl.config.base import (
 )
 from vitssl.config.color import Blur, ColorOp, ColorStep, Gray, Jitter, Solarize
 from vitssl.config.data import Data, Subset, View, Views, statistics, view_px
+from vitssl.config.fields import checkpoint_fields
 from vitssl.config.fits import check_fits
 from vitssl.config.identity import SCHEMA, identity
 from vitssl.config.masked_tokens import MaskedTokens

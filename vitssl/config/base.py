@@ -108,18 +108,6 @@ def element_types_of(kind: type) -> dict[str, type]:
     return {name: inner for name, hint in lists.items() if dataclasses.is_dataclass(inner := get_args(hint)[0])}
 
 
-def checkpoint_fields(kind: type, prefix: str = "") -> set[str]:
-    """The dotted paths of all fields of a Run (or of a part of one) that may name trained weights."""
-    paths: set[str] = set()
-    parts = parts_of(kind)
-    for f in dataclasses.fields(kind):
-        if f.name in parts:
-            paths |= checkpoint_fields(parts[f.name], f"{prefix}{f.name}.")
-        elif f.metadata.get("checkpoint"):
-            paths.add(prefix + f.name)
-    return paths
-
-
 def teachers(part: Any) -> dict[str, Any]:
     """{dotted path: description} of the networks of a Run's trained teachers: a checkpoint field's name and ``_backbone``."""
     described = {}

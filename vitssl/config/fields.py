@@ -74,6 +74,11 @@ def fields_of(kind: type, prefix: str = "") -> Iterator[Field]:
             yield from fields_of(value, f"{path}.{name.removesuffix('s').upper()}.")
 
 
+def checkpoint_fields(kind: type) -> set[str]:
+    """The dotted paths of all fields of a Run that may name trained weights."""
+    return {f.name for f in fields_of(kind) if f.owner.__dataclass_fields__[f.own_name].metadata.get("checkpoint")}
+
+
 def _of_mapping(hint: Any) -> type | None:
     """The dataclass that a mapping holds."""
     values = get_args(hint)[1:] if get_origin(hint) is dict else ()
