@@ -254,7 +254,7 @@ def _submit_last(
 ) -> str:  # fmt: skip
     """Queue what follows when these jobs have ended, recorded as the sweep's own job with these facts; it is in ``begun`` from then on."""
     ids = ":".join(dict.fromkeys(job_id.split("_")[0] for job_id in after))
-    executor = sbatch.of_report(launch, name, f"afterany:{ids}" if ids else None, runs, limits.report_min(launch.site))
+    executor = sbatch.of_report(launch, name, f"afterany:{ids}" if ids else None, runs, limits.report_limit_min(launch.site))
     begun.append(Array([], executor))
     executor.submit(task)
     entry = cluster.queued([launch.sweep]).get(launch.sweep)
@@ -273,7 +273,7 @@ def show_scripts(graph: Graph, launch: Launch, console: Console) -> None:
     todo = [job for job in graph.jobs if not is_done(job)]
     launch.source = launch.sweep / "source" / "HASH"
     here = cluster.answers()
-    limit, report_limit = (None, limits.report_min(launch.site)) if here else (1000, None)
+    limit, report_limit = (None, limits.report_limit_min(launch.site)) if here else (1000, None)
     for number, jobs in enumerate(sbatch.arrays_of(todo, queued, limit), start=1):
         dependency = sbatch.dependency_of(jobs, queued)
         for index, job in enumerate(jobs):

@@ -56,7 +56,7 @@ class OfUser(NamedTuple):
     limits: tuple[Limit, ...] = ()
 
 
-def report_min(site: Site) -> int | None:
+def report_limit_min(site: Site) -> int | None:
     """The longest that the report's job may take; None: no limit."""
     return cluster.time_limit_min(site.report.get("partition", site.partition))
 

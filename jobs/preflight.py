@@ -136,7 +136,7 @@ def _refusals(alike: list[Job], runs: int, launch: Launch) -> Iterator[Problem]:
         if said := _said_of(sbatch.of_runs([job], None, launch, write=False).script(1)):
             field = next((of for words, of in REFUSALS.items() if words in said.lower()), "resources")
             yield Problem(field, f"SLURM would refuse {_whose(job)}: {said}; ask for something else (sinfo, sacctmgr)")
-    if said := _said_of(sbatch.of_report(launch, "report", None, runs, limits.report_min(launch.site)).script(1)):
+    if said := _said_of(sbatch.of_report(launch, "report", None, runs, limits.report_limit_min(launch.site)).script(1)):
         yield Problem("site.report", f"SLURM would refuse the report: {said}; give it options of its own, such as {{partition: NAME}}")
 
 

@@ -131,7 +131,7 @@ def basis(words: Sequence[str], graph: Graph, launch: Launch, console: Console) 
 
 def _report(runs: int, site: Site) -> str:
     """What the job that makes the report asks for."""
-    time = site.report.get("time") or str(sbatch.report_min(runs, limits.report_min(site) if cluster.answers() else None))
+    time = site.report.get("time") or str(sbatch.report_min(runs, limits.report_limit_min(site) if cluster.answers() else None))
     options = "".join(f", {name}={value}" for name, value in site.report.items() if name != "time")
     return f"A job of 1 CPU and at most {time}{' min' if time.isdecimal() else ''}{options} makes the report when all others have ended"
 

@@ -314,7 +314,7 @@ def test_the_short_plan_says_what_the_report_takes(place: Path, monkeypatch: pyt
     Path("sweep.yaml").write_text(EXAMPLE)
     monkeypatch.setattr(predict, "sweep", lambda *_: [])
     monkeypatch.setattr(show.cluster, "answers", lambda: limit is not None)
-    monkeypatch.setattr(show.limits, "report_min", lambda _: limit)
+    monkeypatch.setattr(show.limits, "report_limit_min", lambda _: limit)
     monkeypatch.setattr(launcher, "check", lambda *_: None)
     assert submit.main(["sweep.yaml", "axes.data=[plain]", "--dry-run", "--executor", "slurm", f"site.report={report}"]) == 0
     assert f"A job of 1 CPU and at most {asks} makes the report when all others have ended\n" in capsys.readouterr().out
