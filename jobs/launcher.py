@@ -69,13 +69,13 @@ def run(graph: Graph, launch: Launch, console: Console) -> None:
     listed = ", ".join(f"{a.id} ({a.jobs[0].arm} {a.jobs[0].stage} x {len(a.jobs)})" for a in arrays) or "none"
     released = f", of which {len(held)} held: released" if held else ""
     submitted = f"{queued} submitted in {counted(len(arrays), 'array')}: {listed}"
-    console.print(f"{done} already done, {len(in_queue)} already in the queue{released}, {submitted}", highlight=False)
+    console.print(f"{done} already done, {len(in_queue)} already in the queue{released}, {submitted}")
     if left := len(todo) - queued:
         wait = f"{counted(left, 'run')} {'wait' if left > 1 else 'waits'}: job {last} queues them when there is room"
-        console.print(f"{wait}; the last such job makes the report", soft_wrap=True, highlight=False)
+        console.print(f"{wait}; the last such job makes the report", soft_wrap=True)
     by = "" if left else f"job {last}, "
-    console.print(f"Report: {by}{launch.sweep / 'report'}", soft_wrap=True, highlight=False)
-    console.print(f"Follow it with: {status_command(launch.sweep)}", soft_wrap=True, highlight=False)
+    console.print(f"Report: {by}{launch.sweep / 'report'}", soft_wrap=True)
+    console.print(f"Follow it with: {status_command(launch.sweep)}", soft_wrap=True)
 
 
 def _only_room_is_missing(todo: list[Job], launch: Launch) -> bool:
@@ -280,7 +280,7 @@ def show_scripts(graph: Graph, launch: Launch, console: Console) -> None:
             queued[job.identity] = f"JOB{number}_{index}" if len(jobs) > 1 else f"JOB{number}"
         console.rule(f"JOB{number}: {jobs[0].arm} {jobs[0].stage} x {len(jobs)}")
         for job in jobs:
-            console.print(f"# {job.folder}", soft_wrap=True, highlight=False)
+            console.print(f"# {job.folder}", soft_wrap=True)
         print(sbatch.of_runs(jobs, dependency, launch, write=False).script(len(jobs)))
     console.rule("the report, when all others have ended")
     print(sbatch.of_report(launch, "report", "afterany:..." if todo else None, len(graph.jobs), report_limit).script(1))

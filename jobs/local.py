@@ -117,7 +117,7 @@ def _run_all(jobs: list[Job], launch: Launch, stopper: Stopper, console: Console
     free, seen, waiting = slots(jobs, launch), seen_of(jobs), list(jobs)
     running: dict[Future[None], Place] = {}
     if (width := len(free)) > 1:
-        console.print(f"{width} runs side by side, on {free[0]} each", highlight=False)
+        console.print(f"{width} runs side by side, on {free[0]} each")
     with ThreadPoolExecutor(width) as pool:
         while waiting or running:
             unfinished = {id(job) for job in (*waiting, *(place.job for place in running.values()))}
@@ -171,7 +171,7 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
     title = place.title
     _refuse_removed(launch)
     if is_done(job):
-        console.print(f"{title}: already done", highlight=False, soft_wrap=True)
+        console.print(f"{title}: already done", soft_wrap=True)
         return
     trained_before = is_trained(job)
     write_run(job, launch)
@@ -183,7 +183,7 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
             reason = f", because {parent.name}, which it starts from, is not done"
             console.print(Text.assemble((f"{title}: not run", "red"), reason), soft_wrap=True)
             return
-    console.print(f"{title}: already trained; evaluating it" if trained_before else title, highlight=False, soft_wrap=True)
+    console.print(f"{title}: already trained; evaluating it" if trained_before else title, soft_wrap=True)
     anew, begun_s = not (job.folder / "last.pt").exists(), time.monotonic()
     stop_file = stopper.file_of(job)
     # in a new session: Ctrl-C in the terminal reaches this process alone, which then asks the run to stop

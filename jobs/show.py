@@ -82,7 +82,7 @@ def jobs(
     print_table(table, console, drop=(*plain, *costly) if all_jobs else (*costly, *plain))
     if left := of_all[len(shown) :]:
         more = f"{counted(len(left), 'more line')} ({counted(sum(len(line.jobs) for line in left), 'run')})"
-        console.print(f"... {more}; {ALL_JOBS} prints every run", highlight=False)
+        console.print(f"... {more}; {ALL_JOBS} prints every run")
     _not_run(spec, console)
 
 
@@ -93,7 +93,7 @@ def _not_run(spec: Spec, console: Console) -> None:
         if not arm.stages:
             arms_of.setdefault(arm.not_runnable or "numbers that the paper quotes", []).append(name)
     for reason, names in arms_of.items():
-        console.print(f"not run: {', '.join(names)} ({reason})", highlight=False)
+        console.print(f"not run: {', '.join(names)} ({reason})")
 
 
 def _length(job: Job) -> str:
@@ -122,11 +122,11 @@ def basis(words: Sequence[str], graph: Graph, launch: Launch, console: Console) 
             arms_of.setdefault(_most(job.resources), []).append(job.arm)
     if arms_of:
         each = next(iter(arms_of)) if len(arms_of) == 1 else "; ".join(f"{most} ({listed(arms)})" for most, arms in arms_of.items())
-        console.print(f"A job takes at most {each}", soft_wrap=True, highlight=False)
+        console.print(f"A job takes at most {each}", soft_wrap=True)
     if launch.executor == "slurm":
-        console.print(_report(len(graph.jobs), launch.site), soft_wrap=True, highlight=False)
+        console.print(_report(len(graph.jobs), launch.site), soft_wrap=True)
     if words:
-        console.print(f"Set on the command line: {shlex.join(words)}", soft_wrap=True, highlight=False)
+        console.print(f"Set on the command line: {shlex.join(words)}", soft_wrap=True)
 
 
 def _report(runs: int, site: Site) -> str:

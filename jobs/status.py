@@ -110,7 +110,7 @@ def watch(sweep: Path, every_s: float, console: Console) -> None:
         if console.is_terminal:
             console.clear()
         else:
-            console.print(time.strftime("%H:%M:%S"), highlight=False)
+            console.print(time.strftime("%H:%M:%S"))
         _draw(sweep, picture, console)
         if picture.ended(sweep):
             return
@@ -128,7 +128,7 @@ def _draw(sweep: Path, picture: Picture, console: Console) -> None:
     if picture.note:
         print(f"note: {picture.note}", file=sys.stderr)
     for line in filter(None, (_waiting(picture, sweep), _lost(statuses), _report(picture, sweep), time_left(sweep, statuses))):
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, soft_wrap=True)
     for s in (s for s in statuses if s.error is not None):
         console.print(Text.assemble((s.name, "red"), f": {s.error}"), soft_wrap=True)
 

@@ -105,7 +105,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
         raise ConfigError("this is a file; name a folder", f"--runs {options.runs}", CLI)
     if options.smoke:
         spec = smoke.narrow(spec)
-        console.print(smoke.told(spec), highlight=False, soft_wrap=True)
+        console.print(smoke.told(spec), soft_wrap=True)
     sweep_files.refuse_taken_name(spec, runs / spec.name)
     if executor == "local":
         sweep.on_this_machine(spec)
@@ -149,7 +149,7 @@ def _reuse(linked: graph.Graph, launch: folders.Launch, asked: bool, console: Co
     """Plan to take what other sweeps have trained, if that is asked for; else a note where they have something."""
     found = reuse.find(linked.jobs, launch.sweep)
     if asked:
-        console.print(found.told(linked.jobs, "taken from"), highlight=False, soft_wrap=True)
+        console.print(found.told(linked.jobs, "taken from"), soft_wrap=True)
         reuse.plan(linked.jobs, found)
     elif found.folders:
         print(f"note: {found.told(linked.jobs, 'done in')}; --reuse takes them from there instead of training them again", file=sys.stderr)
@@ -158,7 +158,7 @@ def _reuse(linked: graph.Graph, launch: folders.Launch, asked: bool, console: Co
 def _wait_for_green(within_s: float | None, linked: graph.Graph, predictions: Sequence, launch: folders.Launch, console: Console) -> None:
     if within_s is not None:
         start = greenest.find(within_s, linked, predictions, launch)
-        console.print(str(start), soft_wrap=True, highlight=False)
+        console.print(str(start), soft_wrap=True)
         greenest.apply(start, launch)
 
 
@@ -166,7 +166,7 @@ def _show(spec: sweep.Spec, linked: graph.Graph, all_jobs: bool, console: Consol
     show.jobs(linked, spec, console, predictions, site, all_jobs)
     runs = [job.run for job in linked.jobs]
     for line in [*dict.fromkeys(map(shards.describe, runs)), *shards.unread(runs)]:
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(line, soft_wrap=True)
 
 
 def _executor(asked: str, dry_run: bool, site: Site) -> str:
@@ -195,7 +195,7 @@ def _dry_run(
 
     predictions = predict.sweep(linked, launch)
     for line in show.summary(linked, predictions, launch):
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(line, soft_wrap=True)
     _wait_for_green(options.greenest_within, linked, predictions, launch, console)
     show.basis(options.overrides, linked, launch, console)
     for file, name in unfetched.items():
@@ -208,7 +208,7 @@ def _dry_run(
     else:
         scripts = " and sbatch scripts" if launch.executor == "slurm" else ""
         line = f"Costs are for all runs of a line. {show.ALL_JOBS} prints every run, with its fields{scripts}"
-        console.print(line, soft_wrap=True, highlight=False)
+        console.print(line, soft_wrap=True)
     predict.check_budget(spec, linked, predictions, launch.site)
     if launch.executor == "slurm" and cluster.answers():
         launcher.check(linked, launch)

@@ -25,7 +25,7 @@ def print_table(table: Table, console: Console, drop: Sequence[str] = ()) -> Non
     wide = screen(file=console.file, width=max(needed, console.width), force_terminal=console.is_terminal)
     wide.print(_of_columns(table, columns))
     if left_out:
-        wide.print(f"left out at {console.width} columns: {listed(left_out)}", style="dim", highlight=False)
+        wide.print(f"left out at {console.width} columns: {listed(left_out)}", style="dim")
 
 
 def fits(table: Table, console: Console, without: Sequence[str] = ()) -> bool:

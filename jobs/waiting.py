@@ -40,7 +40,7 @@ def _wait(graph: Graph, sweep: Path, console: Console) -> None:
             ended = "done" if is_done(job) else error_of(job.folder) or comments.get(job.folder)
             if job.identity not in told and ended:
                 told.add(job.identity)
-                console.print(f"{job.name}: {ended}", soft_wrap=True, highlight=False)
+                console.print(f"{job.name}: {ended}", soft_wrap=True)
         time.sleep(WAIT_S if there else 0)
 
 

@@ -110,7 +110,7 @@ class Log:
         self._last_line_s = time.time()
         with suppress(OSError):  # the terminal has gone; what was trained is to be saved all the same
             if on_screen:
-                self._bar.console.print(text, highlight=False, soft_wrap=True)
+                self._bar.console.print(text, soft_wrap=True)
         with suppress(OSError):
             if self._lines is not None:
                 self._lines.parent.mkdir(exist_ok=True)

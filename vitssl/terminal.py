@@ -14,8 +14,9 @@ from vitssl.words import printable
 
 
 def console(**options: Any) -> Console:
-    """rich's Console, for which text in brackets is no markup, and text in colons no picture; control characters in a text do nothing."""
-    return _Screen(markup=False, emoji=False, **options)
+    """rich's Console, for which text in brackets is no markup, text in colons no picture, and a number nothing to colour; control
+    characters in a text do nothing."""
+    return _Screen(markup=False, emoji=False, highlight=False, **options)
 
 
 class _Screen(Console):

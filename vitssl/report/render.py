@@ -88,7 +88,7 @@ def terminal(tables: list[Table], lines: list[str], width: int | None = None) ->
     """Tables and lines for a terminal of ``width`` columns (None: the current one); a table that is wider leaves its last columns out."""
     out = StringIO()
     screen = console(width=width)
-    page = console(file=out, width=screen.width, highlight=False, force_terminal=screen.is_terminal)
+    page = console(file=out, width=screen.width, force_terminal=screen.is_terminal)
     for table in tables:
         page.print(_rich(narrowed(table, screen.width), screen.width))
     for line in lines:
