@@ -17,7 +17,7 @@ from jobs import cluster, local
 from jobs.chosen import named, runs_of, shared, sweep_folder, waiting_for, yet_to_queue
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError
-from vitssl.words import counted
+from vitssl.words import counted, note
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -45,7 +45,7 @@ def cancel(sweep: Path) -> None:
     ended = _end(entries)
     _leave_out(sweep, later)
     if other := local.elsewhere(sweep):
-        print(f"note: {other} may still run it; cancel it there", file=sys.stderr)
+        note(f"{other} may still run it; cancel it there")
     elif not ended and not later and pid is None:
         print(f"nothing of {sweep} is running or queued")
 
@@ -56,7 +56,7 @@ def _ask(pid: int) -> None:
         os.kill(pid, signal.SIGTERM)
         print(f"asked process {pid} to save and stop")
     except PermissionError:
-        print(f"note: process {pid} on this machine belongs to another user and keeps running; only that user can stop it", file=sys.stderr)
+        note(f"process {pid} on this machine belongs to another user and keeps running; only that user can stop it")
     except ProcessLookupError:
         print(f"process {pid} has just ended on its own")
 
@@ -71,7 +71,7 @@ def cancel_some(sweep: Path, names: list[str]) -> None:
     entries, later = cluster.queued(runs), _later(sweep, known)
     for folder, arm in shared(sweep, names).items():
         if folder in entries or folder in later:
-            print(f"note: {folder.name} keeps running, since arm {arm} needs it too; name it to stop it", file=sys.stderr)
+            note(f"{folder.name} keeps running, since arm {arm} needs it too; name it to stop it")
             meant.discard(folder)
     there = entries.keys() | later
     waiting = waiting_for(meant & there, there) - meant
@@ -103,7 +103,7 @@ def _known(folders: list[Path]) -> list[Path]:
     damaged = cluster.damaged(folders)
     for folder, problem in damaged.items():
         reason = f"its job record is unreadable (squeue --me may list its job): {problem}"
-        print(f"note: {folder.name} was not cancelled: {reason}", file=sys.stderr)
+        note(f"{folder.name} was not cancelled: {reason}")
     return [folder for folder in folders if folder not in damaged]
 
 
@@ -112,7 +112,7 @@ def _end(entries: dict[Path, cluster.Entry]) -> set[Path]:
     ids = {folder: cluster.job_id(folder) for folder, entry in entries.items() if entry.is_mine}
     for folder, entry in entries.items():
         if not entry.is_mine:
-            print(f"note: job {cluster.job_id(folder)} ({folder.name}) belongs to {entry.user} and keeps running", file=sys.stderr)
+            note(f"job {cluster.job_id(folder)} ({folder.name}) belongs to {entry.user} and keeps running")
     if ids:
         cluster.output("scancel", *ids.values())
         print(f"cancelled {counted(len(ids), 'job')}: {' '.join(ids.values())}")
@@ -126,7 +126,7 @@ def _mark(folder: Path) -> None:
     try:
         (folder / "cancelled").touch()
     except OSError as error:
-        print(f"note: could not record in its folder that {folder.name} was cancelled ({error.strerror})", file=sys.stderr)
+        note(f"could not record in its folder that {folder.name} was cancelled ({error.strerror})")
 
 
 if __name__ == "__main__":

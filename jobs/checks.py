@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import shlex
-import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from vitssl.config import Run as RunConfig
 from vitssl.config.backbones import family
 from vitssl.config.evals import KINDS, evals_of, metric_parts, own_evals
 from vitssl.config.methods import flow
+from vitssl.words import note
 
 if TYPE_CHECKING:
     from jobs.graph import Cell
@@ -43,7 +43,7 @@ def take_named_backbones(made: Iterable[Cell]) -> None:
                 setattr(backbone, name, reset[name])
                 told.setdefault((backbone.name, former), {})[name] = True
     for (name, former), fields in told.items():
-        print(f"note: with backbone.name={name} the file's {', '.join(fields)}, which are for {former}, are left out", file=sys.stderr)
+        note(f"with backbone.name={name} the file's {', '.join(fields)}, which are for {former}, are left out")
 
 
 def kept_sizes(backbone: BackboneConfig, of_file: dict[str, Any]) -> list[str]:

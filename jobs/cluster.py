@@ -7,7 +7,6 @@ import pwd
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from vitssl.config import ConfigError, Site
 from vitssl.files import read_json, write_json
-from vitssl.words import counted
+from vitssl.words import counted, note
 
 JOB_FILE = "slurm.json"
 ENDING_S = 120  # a job that was cancelled or requeued has SLURM's KillWait (30 s by default) to end
@@ -125,7 +124,7 @@ def settled(folders: Iterable[Path]) -> dict[Path, Entry]:
         if time.monotonic() > end:
             raise ConfigError(f"job {job_id(ending[0])} of {ending[0].name} has been ending for {ENDING_S} s; try again later")
         if not before:
-            print(f"note: waiting for {counted(len(ending), 'job')} that SLURM is ending", file=sys.stderr)
+            note(f"waiting for {counted(len(ending), 'job')} that SLURM is ending")
         time.sleep(1)
 
 
@@ -184,7 +183,7 @@ def submit(script: Path) -> str:
     try:
         for pause_s in (0, *PAUSES_S):
             if pause_s:
-                print(f"note: {reason}; trying again in {pause_s} s", file=sys.stderr)
+                note(f"{reason}; trying again in {pause_s} s")
                 time.sleep(pause_s)
             try:
                 # it may have been queued although sbatch failed

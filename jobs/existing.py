@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from vitssl.config import SCHEMA, ConfigError, assign, checkpoints, identity, load
 from vitssl.files import hash_file, read_json
+from vitssl.words import note
 
 
 def run_folders(sweep: Path) -> dict[str, Path]:
@@ -17,7 +17,7 @@ def run_folders(sweep: Path) -> dict[str, Path]:
         try:
             folders.setdefault(identity_of(path.parent), path.parent)
         except ConfigError as error:
-            print(f"note: {path.parent.name} is not counted as a run of this sweep: {error}", file=sys.stderr)
+            note(f"{path.parent.name} is not counted as a run of this sweep: {error}")
     return folders
 
 

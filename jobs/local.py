@@ -29,7 +29,7 @@ from jobs.time_left import Seen, Work, remaining, seen_of, time_of, work
 from vitssl.config import ConfigError
 from vitssl.files import busy_file, read_json, write_json
 from vitssl.stopping import LAUNCHER
-from vitssl.words import counted
+from vitssl.words import counted, note
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 PID_FILE = "local.json"
@@ -240,7 +240,7 @@ def _alone(sweep: Path, stop_file: Path) -> Iterator[Path]:
     path = sweep / PID_FILE
     refuse_running(sweep)
     if other := elsewhere(sweep):
-        print(f"note: {other} was running {sweep} too; if it still is, end it there", file=sys.stderr)
+        note(f"{other} was running {sweep} too; if it still is, end it there")
     launcher = {"pid": os.getpid(), "host": socket.gethostname(), "born": _born(os.getpid()), "stop_file": str(stop_file)}
     write_json(path, launcher)
     try:

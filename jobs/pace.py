@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from jobs.sweep import Resources
 from vitssl.config import ConfigError, Run
 from vitssl.emissions import visible_gpus
 from vitssl.files import read_events, read_json
+from vitssl.words import note
 
 
 class Key(NamedTuple):
@@ -54,7 +54,7 @@ def measured(runs: Path, but: Path | None = None) -> dict[Key, Pace]:
             for key, pace in _of_run(done.parent):
                 paces.setdefault(key, []).append(pace)
         except ConfigError as error:  # of whatever sweep: it must not stop this one
-            print(f"note: the pace of a run is not counted: {error}", file=sys.stderr)
+            note(f"the pace of a run is not counted: {error}")
     return {key: _median(values) for key, values in paces.items()}
 
 

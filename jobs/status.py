@@ -27,7 +27,7 @@ from vitssl.arguments import Parser, guarded
 from vitssl.config.evals import measured_by
 from vitssl.files import read_json
 from vitssl.terminal import console as screen
-from vitssl.words import about, counted, duration, printable
+from vitssl.words import about, counted, duration, note, printable
 
 LEAST_ASKED = ("stage", "job", "attempts")  # columns that go first where there is no room
 WHY = {  # what jobs wait for, by SLURM's reasons
@@ -126,7 +126,7 @@ def _draw(sweep: Path, picture: Picture, console: Console) -> None:
         table = _table(sweep, without_hash)
     print_table(table, console, drop=(*LEAST_ASKED, "epoch", "left"))
     if picture.note:
-        print(f"note: {picture.note}", file=sys.stderr)
+        note(picture.note)
     for line in filter(None, (_waiting(picture, sweep), _lost(statuses), _report(picture, sweep), time_left(sweep, statuses))):
         console.print(line, soft_wrap=True)
     for s in (s for s in statuses if s.error is not None):

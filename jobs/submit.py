@@ -47,7 +47,7 @@ from jobs.preflight import check_disk, placed
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Site
 from vitssl.terminal import console as screen
-from vitssl.words import counted
+from vitssl.words import counted, note
 
 
 def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
@@ -131,8 +131,8 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
     linked = graph.link(spec, planned, launch.sweep, shards.fingerprint)
     folders.check_trained(linked.jobs)
     _reuse(linked, launch, options.reuse, console)
-    for note in [] if options.smoke else notes.notes(spec, planned, site):
-        print(f"note: {note}", file=sys.stderr)
+    for line in [] if options.smoke else notes.notes(spec, planned, site):
+        note(line)
     if options.dry_run:
         with placed(spec, site_profile.file_of(named)):
             return _dry_run(spec, linked, launch, unfetched, options, console)
@@ -152,7 +152,7 @@ def _reuse(linked: graph.Graph, launch: folders.Launch, asked: bool, console: Co
         console.print(found.told(linked.jobs, "taken from"), soft_wrap=True)
         reuse.plan(linked.jobs, found)
     elif found.folders:
-        print(f"note: {found.told(linked.jobs, 'done in')}; --reuse takes them from there instead of training them again", file=sys.stderr)
+        note(f"{found.told(linked.jobs, 'done in')}; --reuse takes them from there instead of training them again")
 
 
 def _wait_for_green(within_s: float | None, linked: graph.Graph, predictions: Sequence, launch: folders.Launch, console: Console) -> None:
@@ -183,7 +183,7 @@ def _executor(asked: str, dry_run: bool, site: Site) -> str:
     if not dry_run:
         raise ConfigError(f"{expected}, but no SLURM cluster answers here; submit where one does, or train here with --executor local")
     plan = "this is the plan for it; --executor local shows this machine's"
-    print(f"note: {expected}, but no SLURM cluster answers here: {plan}", file=sys.stderr)
+    note(f"{expected}, but no SLURM cluster answers here: {plan}")
     return "slurm"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -16,7 +15,7 @@ from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown
 from vitssl.config.sweep import Arm, Quantity, Resources, SweepFile
 from vitssl.emissions import visible_gpus
 from vitssl.records import MOST
-from vitssl.words import counted
+from vitssl.words import counted, note
 
 NAME = r"\w[\w.-]{0,99}"  # of a sweep, an arm or a stage: a part of folders and of batch scripts
 MOST_LENGTH = 1000  # times
@@ -128,10 +127,10 @@ def on_this_machine(spec: Spec) -> None:
             # what batches were made to be divided by is divided by that too
             resources["gpus_per_node"] = next(count for count in range(most, 0, -1) if asked % count == 0)
     if any((fields.get("nodes") or 1) > 1 for fields in spec.overrides.resources.values()):
-        print("note: resources.nodes applies to clusters; this machine trains on one node", file=sys.stderr)
+        note("resources.nodes applies to clusters; this machine trains on one node")
     if reduced:
         has = counted(gpus, "GPU") if gpus else f"no GPU and {counted(most, 'core')}"
-        print(f"note: this machine has {has}: fewer processes than resources.gpus_per_node share each batch", file=sys.stderr)
+        note(f"this machine has {has}: fewer processes than resources.gpus_per_node share each batch")
 
 
 def _pop_published(arms: Any) -> dict[str, Any]:

@@ -50,7 +50,7 @@ ALLOWED = {
     "arguments": {"config", "files", "words"},
     "version": set(),
     "fields": {"config"},
-    "paths": {"config", "data", "files"},
+    "paths": {"config", "data", "files", "words"},
     "predict": {"atomic", "config", "evaluate", "paths", "terminal", "words"},
     "__main__": {"cli"},
     "pictures": CORE | {"evaluators", "model", "views"},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from vitssl.config import ConfigError
 from vitssl.data.folders import IMAGE_ENDINGS, other_endings, photos_to_convert, walk_images
 from vitssl.files import check_new, runs_that_begin
+from vitssl.words import note
 
 
 def run_folder(path: Path) -> Path:
@@ -101,7 +101,7 @@ def image_files(paths: Sequence[Path]) -> list[Path]:
             raise ConfigError(f"{path} holds no images: no file ends in {' '.join(IMAGE_ENDINGS)}")
         files += found
         if path.is_dir() and (photos := photos_to_convert(other_endings(path))):
-            print(f"note: not all files in {path} are read; {photos}", file=sys.stderr)
+            note(f"not all files in {path} are read; {photos}")
     return files
 
 

@@ -21,7 +21,7 @@ from vitssl.config import ConfigError, Run, checkpoints, dotted, load
 from vitssl.evaluate import Trained, predict_each
 from vitssl.paths import check_out
 from vitssl.terminal import console
-from vitssl.words import as_cell, counted, few, one_line
+from vitssl.words import as_cell, counted, few, note, one_line
 
 BEST = 5  # classes of a printed line
 
@@ -49,7 +49,7 @@ def note_of_kinds(runs: Sequence[Trained]) -> str | None:
         return None
     kinds = ", ".join(f"{number} x {value}" for value, number in values[differ[0]].items())
     others = f" and {counted(len(differ) - 1, 'more field')}" if differ[1:] else ""
-    return f"note: averaging {len(runs)} runs that differ in {differ[0]} ({kinds}){others}; name those of one kind alone"
+    return f"averaging {len(runs)} runs that differ in {differ[0]} ({kinds}){others}; name those of one kind alone"
 
 
 def _fields(run: Run) -> dict[str, Any]:
@@ -73,8 +73,8 @@ def predict(runs: Sequence[Trained], files: Sequence[Path], out: Path | None = N
         ConfigError: ``out`` exists, or cannot be written.
     """
     unread, classes = 0, runs[0].classes
-    if note := note_of_kinds(runs):
-        print(note, file=sys.stderr)
+    if text := note_of_kinds(runs):
+        note(text)
     with _printed(classes) if out is None else _rows(out, classes) as write:
         for path, result in zip(files, _shown(_means(runs, files), len(files), show=out is not None), strict=True):
             if isinstance(result, ConfigError):

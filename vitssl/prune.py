@@ -10,7 +10,6 @@ import os
 import re
 import shutil
 import socket
-import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from vitssl import config
 from vitssl.config import ConfigError
 from vitssl.config.evals import pending
 from vitssl.files import SUBMITTING, held, read_file, read_json
-from vitssl.words import counted
+from vitssl.words import counted, note
 
 KEPT_EPOCH = re.compile(r"epoch-\d+\.pt")
 TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
@@ -107,7 +106,7 @@ def is_finished(folder: Path) -> bool:
     try:
         return bool(read_json(folder / "done.json")) and not pending(config.load(folder), read_json(folder / "evals.json"))
     except ConfigError as error:
-        print(f"note: {folder.name} is left alone: {error}", file=sys.stderr)
+        note(f"{folder.name} is left alone: {error}")
         return False
 
 
@@ -152,14 +151,14 @@ def remove(leftovers: list[Leftover]) -> tuple[int, int]:
             still = {left.path for left in (_of_sweep(owner) if (owner / "sweep.json").exists() else _of_run(owner))} if alone else set()
             for left in (left for left in leftovers if left.owner == owner):
                 if left.path not in still:
-                    print(f"note: {left.path} stays: its {'sweep' if (owner / 'sweep.json').exists() else 'run'} goes on", file=sys.stderr)
+                    note(f"{left.path} stays: its {'sweep' if (owner / 'sweep.json').exists() else 'run'} goes on")
                     continue
                 freed = left.bytes
                 try:
                     left.remove()
                 except (OSError, ConfigError) as error:
                     reason = error.strerror if isinstance(error, OSError) else error
-                    print(f"note: {left.path} stays: it cannot be removed ({reason})", file=sys.stderr)
+                    note(f"{left.path} stays: it cannot be removed ({reason})")
                     continue
                 number, size = number + 1, size + freed
     return number, size

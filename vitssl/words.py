@@ -1,7 +1,8 @@
-"""Numbers and lists in words for people."""
+"""Numbers and lists in words for people, and notes to them."""
 
 from __future__ import annotations
 
+import sys
 import unicodedata
 from collections.abc import Iterable, Sequence
 
@@ -78,3 +79,8 @@ def has_control(text: str) -> bool:
 def as_cell(text: str) -> str:
     """A text in a CSV file, which no spreadsheet takes for a formula: an apostrophe before one is what they read as text."""
     return f"'{text}" if text.startswith(FORMULA) else text
+
+
+def note(text: str) -> None:
+    """Tell people of something beside what they asked for."""
+    print(f"note: {printable(text)}", file=sys.stderr)

@@ -15,7 +15,7 @@ from vitssl.cli.base import add_set, add_weights, agreed, command, names, not_ne
 from vitssl.config import ConfigError
 from vitssl.config.evals import KINDS
 from vitssl.files import check_place
-from vitssl.words import counted, printable
+from vitssl.words import counted, note, printable
 
 _TRAINS = "`python jobs/submit.py SWEEP` trains, for example sweeps/quickstart.yaml"
 ELSEWHERE = dict.fromkeys(("train", "run", "submit", "sweep", "pretrain", "finetune"), _TRAINS)
@@ -123,8 +123,8 @@ def _shards_build(arguments: argparse.Namespace) -> None:
     from vitssl.data import folders, shards, sources
 
     sources.check_order(arguments.source, arguments.out)
-    for note in folders.notes(arguments.source.partition("?")[0].removeprefix("folder:")):
-        print(f"note: {note}", file=sys.stderr)
+    for line in folders.notes(arguments.source.partition("?")[0].removeprefix("folder:")):
+        note(line)
     build = shards.rebuild if arguments.rebuild else shards.build
     try:
         index = build(arguments.source, arguments.out, workers=arguments.workers, skip_bad=arguments.skip_bad, progress=True)
@@ -132,7 +132,7 @@ def _shards_build(arguments: argparse.Namespace) -> None:
         raise KeyboardInterrupt("what is written is kept; the same command continues the build") from None
     print(printable(shards.info(arguments.out)))
     if len(index.classes) == 1:
-        print(f"note: all images belong to one class, {index.classes[0]}: there is nothing to classify", file=sys.stderr)
+        note(f"all images belong to one class, {index.classes[0]}: there is nothing to classify")
 
 
 def _shards_verify(arguments: argparse.Namespace) -> int:

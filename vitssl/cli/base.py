@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from vitssl.words import note
+
 WEIGHTS = "model, ema (averaged weights, if the run has loop.ema_decay) or teacher (a backbone only)"
 
 
@@ -82,4 +84,4 @@ def note_unfinished(folder: Path, checkpoint: str) -> None:
     """That a run is still to be trained."""
     if not (folder / "done.json").exists():
         which = "its newest checkpoint" if checkpoint == "last.pt" else checkpoint
-        print(f"note: {folder} is not finished; using the weights of {which}", file=sys.stderr)
+        note(f"{folder} is not finished; using the weights of {which}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import sys
 import tarfile
 import tokenize
 import zlib
@@ -26,6 +25,7 @@ from vitssl.data.near_duplicates import signatures, thumbnail
 from vitssl.data.samples import InOrder, Sample, Source, Tars
 from vitssl.files import hash_file
 from vitssl.reader import MOST_IMAGE_BYTES, read_whole
+from vitssl.words import note
 
 if TYPE_CHECKING:
     from webdataset import TarWriter
@@ -74,7 +74,7 @@ class Job:
             record = self.record()
         except (ValueError, EOFError, RecursionError, SyntaxError, TypeError, tokenize.TokenError) as error:
             reason = str(error).partition("\n")[0]
-            print(f"note: {self.path.with_suffix('')}: the record of a shard is damaged ({reason}); it is written again", file=sys.stderr)
+            note(f"{self.path.with_suffix('')}: the record of a shard is damaged ({reason}); it is written again")
             return False
         if record["listing"] != self.listing or (record["left_out"] and not skip_bad):
             return False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from vitssl.report import (
@@ -26,6 +25,7 @@ from vitssl.report import (
 from vitssl.report.collect import collect
 from vitssl.report.findings import further, headlines, progress, sentences
 from vitssl.report.grid import lay_out
+from vitssl.words import note
 
 __all__ = ["summary", "write"]
 
@@ -47,7 +47,7 @@ def write(sweep_folder: str | Path, columns: list[str] | None = None) -> Path:
         main_table.check(columns)
     laid_out = lay_out(collect(sweep_folder))
     for line in failures.unreadable(laid_out.sweep):
-        print(f"note: {line}", file=sys.stderr)
+        note(line)
     folder = Path(sweep_folder) / "report"
     folder.mkdir(exist_ok=True)
     drawn = plots.draw(laid_out) | analyses.draw(laid_out)
