@@ -95,7 +95,6 @@ STRUCTURE = {
 RESUMED = {
     "a step beyond the end": ("progress/step", 10**12, "step 1,000,000,000,000 of 2"),
     "no average": ("ema", None, "ema is missing, and training cannot go on from it"),
-    "no optimizer": ("optimizer", ..., "optimizer is missing, and training cannot go on from it"),
     "nan in the optimizer": (
         "optimizer/state/0/exp_avg",
         torch.full((32, 3), torch.nan),

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,9 @@ from torch import nn
 
 from tests.conftest import sweep_facts
 from tests.report.conftest import make_run
-from vitssl import checkpoint, cli, prune, state
+from vitssl import checkpoint, cli, prune, state, train
 from vitssl.checkpoint import Progress
-from vitssl.files import write_json
+from vitssl.files import read_json, write_json
 
 SUPERVISED = {"objectives": {"classify": {}}}
 CHECKPOINTS = (
@@ -119,8 +122,7 @@ def test_what_is_asked_for_is_removed_and_counted(runs: Path, capsys) -> None:
     before = {path for path in runs.rglob("*") if path.is_file()}
     assert cli.main(["prune", str(runs / "one"), "--yes"]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert len(out) == len(ALL) + 2 and out[-2] == "  15.0 kB  in 13 files and snapshots"
-    assert out[-1] == "removed 13 files and snapshots, 15.0 kB"
+    assert len(out) == len(ALL) + 2 and out[-2] == "  15.0 kB  in 13 places" and out[-1] == "removed 15.0 kB in 13 places"
     gone = before - {path for path in runs.rglob("*") if path.is_file()}
     assert {str(path.relative_to(runs / "one")).removesuffix("/jobs/node.py") for path in gone} == ALL
     assert cli.main(["prune", str(runs / "one")]) == 0
@@ -131,7 +133,7 @@ def test_it_asks_and_without_a_terminal_removes_nothing(runs: Path, monkeypatch,
     before = sorted(runs.rglob("*"))
     assert cli.main(["prune", str(runs)]) == 2
     assert capsys.readouterr().err == "error: Remove all of it? There is no terminal to ask at; add --yes to agree\n"
-    answers = {"n": "nothing was removed", "": "nothing was removed", "yes": "removed 26 files and snapshots, 30.0 kB"}
+    answers = {"n": "nothing was removed", "": "nothing was removed", "yes": "removed 30.0 kB in 26 places"}
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     for answer, said in answers.items():
         assert sorted(runs.rglob("*")) == before
@@ -149,7 +151,7 @@ def checkpoint_of(folder: Path, step: int = 3) -> dict[str, Any]:
     optimizer.step()
     data = {"classes": ["a", "b"], "mean": [0.5] * 3, "std": [0.2] * 3}
     content = {"model": network.state_dict(), "ema": network.state_dict(), "data": data, "progress": vars(Progress(step=step)), "schema": 1}
-    state.save(folder / "last.pt", content | {"optimizer": optimizer.state_dict(), "scaler": None, "identity": "0" * 12})
+    torch.save(content | {"optimizer": optimizer.state_dict(), "scaler": None, "identity": "0" * 12}, folder / "last.pt")
     return content
 
 
@@ -186,6 +188,67 @@ def test_a_checkpoint_that_is_named_as_a_file_or_is_damaged_stays_as_it_is(runs:
     )
 
 
+def test_a_checkpoint_of_several_names_goes_with_them_or_stays(runs: Path, tmp_path: Path) -> None:
+    """Written anew under one of them it would be twice on the disk."""
+    last = runs / "one" / "done" / "last.pt"
+    checkpoint_of(last.parent)
+    for name, found_then in ((last.with_name("epoch-0002.pt"), True), (tmp_path / "another.pt", False)):
+        name.unlink(missing_ok=True)
+        os.link(last, name)
+        found_now = {left.path: left.bytes for left in prune.find(runs)}
+        assert (last in found_now) == found_then and found_now[last.with_name("epoch-0002.pt")] == 0
+    (tmp_path / "another.pt").unlink()
+    number, size = prune.remove(prune.find(runs / "one"))
+    assert last.stat().st_nlink == 1 and checkpoint.read_run(last)["optimizer"] is None
+    assert (number, size) == (len(ALL) + 1, 14_000 + 96)
+
+
+def test_on_a_full_disk_all_goes_that_needs_no_room(runs: Path, monkeypatch, capsys) -> None:
+    last = runs / "one" / "done" / "last.pt"
+    checkpoint_of(last.parent)
+    content = last.read_bytes()
+
+    def save(*_: Any) -> None:
+        raise RuntimeError("unexpected pos 64 vs 0") from OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", save)
+    assert prune.remove(prune.find(runs / "one"))[0] == len(ALL)
+    assert [left.path for left in prune.find(runs / "one")] == [last] and last.read_bytes() == content
+    assert capsys.readouterr().err == f"note: {last} stays: it cannot be removed (No space left on device)\n"
+
+
+def test_a_launcher_without_torch_leaves_optimizer_states(runs: Path) -> None:
+    checkpoint_of(runs / "one" / "done")
+    code = "import sys; sys.modules['torch'] = None; from vitssl import cli; sys.exit(cli.main(['prune', sys.argv[1], '--yes']))"
+    done = subprocess.run([sys.executable, "-c", code, str(runs / "one")], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "note: optimizer states are not looked for, since torch is not installed here\n")
+    assert done.stdout.splitlines()[-1] == f"removed 15.0 kB in {len(ALL)} places" and found(runs / "one") == {"done/last.pt"}
+
+
+def test_a_run_that_lost_its_records_after_that_is_finished_again(folder, tmp_path: Path) -> None:
+    run = folder("run", SUPERVISED, {"loop": {"epochs": 1, "log_every": 1}})
+    assert train.main([str(run)]) == 0
+    before, done = checkpoint.read_run(run / "last.pt"), read_json(run / "done.json")
+    checkpoint.drop_optimizer(run / "last.pt")
+    (run / "done.json").unlink()
+    assert train.main([str(run)]) == 0
+    after = checkpoint.read_run(run / "last.pt")
+    assert all(torch.equal(after["model"][name], value) for name, value in before["model"].items())
+    assert read_json(run / "done.json") == done | {"time_s": after["progress"]["time_s"]}
+
+
+def test_nothing_is_trained_further_without_the_optimizer(folder, capsys) -> None:
+    run = folder("run", SUPERVISED, {"loop": {"max_steps": 2, "eval_every": 0}})
+    assert train.main([str(run)]) == 0
+    checkpoint.drop_optimizer(run / "last.pt")
+    content = checkpoint.read_run(run / "last.pt")
+    content["progress"]["step"] = 1
+    state.save(run / "last.pt", content)
+    (run / "done.json").unlink()
+    assert train.main([str(run)]) == 2
+    assert "last.pt: optimizer is missing, and training cannot go on from it; " in capsys.readouterr().err
+
+
 def test_a_run_or_sweep_that_was_taken_up_meanwhile_stays(runs: Path, capsys) -> None:
     leftovers = prune.find(runs / "one")
     with (runs / "one" / "done" / ".lock").open("w") as training, (runs / "one" / ".submitting").open("w") as submitting:
@@ -193,7 +256,7 @@ def test_a_run_or_sweep_that_was_taken_up_meanwhile_stays(runs: Path, capsys) ->
         fcntl.flock(submitting, fcntl.LOCK_EX)
         (runs / "one" / "failed" / "error.json").unlink()  # as a submission does
         assert prune.remove(leftovers) == (0, 0)
-    assert capsys.readouterr().err.count(" goes on\n") == len(ALL)
+    assert capsys.readouterr().err.count(" goes on, or another run names it\n") == len(ALL)
 
 
 def test_a_pipe_in_the_place_of_a_run_is_one_line_and_waits_for_nobody(runs: Path, capsys) -> None:

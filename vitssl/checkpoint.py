@@ -99,8 +99,11 @@ def drop_optimizer(path: Path) -> None:
 
     Raises:
         ConfigError: it is damaged, and stays as it is.
+        OSError, RuntimeError: there is no room for it beside the former one, which stays.
     """
+    mode = path.stat().st_mode
     save(path, read_run(path) | {"optimizer": None})
+    path.chmod(mode)
 
 
 def _refuse(path: Path, reason: str) -> NoReturn:

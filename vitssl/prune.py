@@ -10,15 +10,17 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cache, cached_property
+from importlib.util import find_spec
 from pathlib import Path
 
 from vitssl import config
 from vitssl.config import ConfigError
 from vitssl.config.evals import pending
-from vitssl.files import SUBMITTING, held, read_file, read_json
+from vitssl.files import SUBMITTING, held, no_room, read_file, read_json
 from vitssl.words import counted, note
 
 KEPT_EPOCH = re.compile(r"epoch-\d+\.pt")
@@ -37,10 +39,11 @@ class Leftover:
     why: str
     owner: Path  # the folder of its run, or of its sweep
 
-    @property
+    @cached_property
     def bytes(self) -> int:
+        """That its removal frees: none of a file that has another name, too."""
         files = self.path.rglob("*") if _is_folder(self.path) else [self.path]
-        return sum(path.lstat().st_size for path in files if not _is_folder(path))
+        return sum(found.st_size for path in files if not _is_folder(path) and (found := path.lstat()).st_nlink == 1)
 
     def remove(self) -> None:
         shutil.rmtree(self.path) if _is_folder(self.path) else self.path.unlink()
@@ -49,7 +52,7 @@ class Leftover:
 class OptimizerState(Leftover):
     """That in a run's checkpoint, of which the rest stays."""
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         from vitssl import checkpoint
 
@@ -59,6 +62,13 @@ class OptimizerState(Leftover):
         from vitssl import checkpoint
 
         checkpoint.drop_optimizer(self.path)
+
+    def can_go(self, others: list[Leftover]) -> bool:
+        """Is there one, in a file of this user's that has no name besides those of the ``others``? Written anew it would else be twice on
+        the disk, or somebody else's."""
+        found = self.path.lstat()
+        same = [other for other in others if not _is_folder(other.path) and other.path.lstat().st_ino == found.st_ino]
+        return found.st_uid == os.getuid() and found.st_nlink == 1 + len(same) and self.bytes > 0
 
 
 def _is_folder(path: Path) -> bool:
@@ -77,22 +87,34 @@ def find(runs: Path) -> list[Leftover]:
         raise ConfigError("there is no such folder; name the folder of the runs, or of one sweep in it", place=str(runs))
     if not sweeps:
         raise ConfigError("there are no sweeps in it; name the folder of the runs, or of one sweep in it", place=str(runs))
-    above = runs if sweeps != [runs] else runs.absolute().parent
-    every = [*above.glob("*/run.yaml"), *above.glob("*/*/run.yaml")]
-    named = "\n".join(read_file(path).decode(errors="replace") for path in every)
-    found = [left for sweep in sweeps for path in sorted(sweep.glob("*/run.yaml")) for left in _of_run(path.parent)]
-    in_use = [left for left in found if f"{left.owner.name}/{left.path.name}" in named]
-    return [left for left in found if left not in in_use] + [left for sweep in sweeps for left in _of_sweep(sweep)]
+    if find_spec("torch") is None:
+        note("optimizer states are not looked for, since torch is not installed here")
+    named = _run_files(runs if sweeps != [runs] else runs.absolute().parent)
+    found = [left for sweep in sweeps for path in sorted(sweep.glob("*/run.yaml")) for left in _of_run(path.parent, named)]
+    return found + [left for sweep in sweeps for left in _of_sweep(sweep)]
 
 
-def _of_run(folder: Path) -> Iterator[Leftover]:
-    """Of one that is done the checkpoints of epochs and the optimizer's state, of one that is done or failed what a crash left."""
-    done, failed = is_finished(folder), _failed(folder)
+def _run_files(runs: Path) -> str:
+    """What is written in every `run.yaml` of a folder of runs, in which a checkpoint may be named."""
+    return "\n".join(read_file(path).decode(errors="replace") for path in (*runs.glob("*/run.yaml"), *runs.glob("*/*/run.yaml")))
+
+
+def _of_run(folder: Path, named: str) -> list[Leftover]:
+    """What of a run is not ``named`` in that of another."""
+    done = is_finished(folder)
+    found = [left for left in _unneeded(folder, done) if f"{folder.name}/{left.path.name}" not in named]
+    last = OptimizerState(folder / "last.pt", OPTIMIZER, folder)
+    if done and last.path.is_file() and f"{folder.name}/last.pt" not in named and find_spec("torch") is not None and last.can_go(found):
+        found.append(last)
+    return found
+
+
+def _unneeded(folder: Path, done: bool) -> Iterator[Leftover]:
+    """Files of a run: of one that is done the checkpoints of epochs, of one that is done or failed what a crash left."""
+    failed = _failed(folder)
     for path in sorted(folder.iterdir()) if done or failed else ():
         if done and KEPT_EPOCH.fullmatch(path.name):
             yield Leftover(path, "checkpoint of an epoch (loop.keep_every) of a run that is done", folder)
-        elif done and path.name == "last.pt" and (state := OptimizerState(path, OPTIMIZER, folder)).bytes:
-            yield state
         elif done and path.name in SUPERSEDED:
             yield Leftover(path, SUPERSEDED[path.name], folder)
         elif path.name == "diverged.pt":
@@ -144,24 +166,39 @@ def _may_go_on(sweep: Path) -> bool:
 
 
 def remove(leftovers: list[Leftover]) -> tuple[int, int]:
-    """Remove them; how many went, and their bytes. Those that stay, as their run or sweep was taken up or they cannot go, are named."""
-    number = size = 0
-    for owner in dict.fromkeys(left.owner for left in leftovers):
-        with _alone(owner) as alone:
-            still = {left.path for left in (_of_sweep(owner) if (owner / "sweep.json").exists() else _of_run(owner))} if alone else set()
-            for left in (left for left in leftovers if left.owner == owner):
-                if left.path not in still:
-                    note(f"{left.path} stays: its {'sweep' if (owner / 'sweep.json').exists() else 'run'} goes on")
-                    continue
-                freed = left.bytes
-                try:
-                    left.remove()
-                except (OSError, ConfigError) as error:
-                    reason = error.strerror if isinstance(error, OSError) else error
-                    note(f"{left.path} stays: it cannot be removed ({reason})")
-                    continue
-                number, size = number + 1, size + freed
-    return number, size
+    """Remove them; how many went, and their bytes. Those that stay, as their run or sweep was taken up or they cannot go, are named.
+
+    Optimizer states go last, the smallest first: a checkpoint is written without it before it goes, and the disk may be full.
+    """
+    states = sorted((left for left in leftovers if isinstance(left, OptimizerState)), key=lambda state: state.bytes)
+    files, run_files = [left for left in leftovers if not isinstance(left, OptimizerState)], cache(_run_files)
+    freed: list[int] = []
+    for some in (files, states):
+        for owner in dict.fromkeys(left.owner for left in some):
+            freed += _remove_of(owner, [left for left in some if left.owner == owner], run_files)
+    return len(freed), sum(freed)
+
+
+def _remove_of(owner: Path, leftovers: list[Leftover], run_files: Callable[[Path], str]) -> Iterator[int]:
+    """The bytes of each that went."""
+    is_sweep = (owner / "sweep.json").exists()
+    with _alone(owner) as alone:
+        now = (_of_sweep(owner) if is_sweep else _of_run(owner, run_files(owner.absolute().parent.parent))) if alone else ()
+        still = {left.path for left in now}
+        for left in leftovers:
+            if left.path not in still:
+                note(f"{left.path} stays: its {'sweep' if is_sweep else 'run'} goes on, or another run names it")
+                continue
+            freed = left.bytes
+            try:
+                left.remove()
+            except (OSError, ConfigError, RuntimeError) as error:
+                known = no_room(error) or error
+                if isinstance(known, RuntimeError):
+                    raise
+                note(f"{left.path} stays: it cannot be removed ({known.strerror if isinstance(known, OSError) else known})")
+                continue
+            yield freed
 
 
 def _alone(owner: Path) -> AbstractContextManager[bool]:
@@ -173,7 +210,7 @@ def listing(leftovers: list[Leftover]) -> str:
     """What there is, with sizes, and the sum by kind."""
     sizes = {left: left.bytes for left in leftovers}
     lines = [f"{in_units(size):>9}  {os.path.relpath(left.path)}  ({left.why})" for left, size in sizes.items()]
-    return "\n".join([*lines, f"{in_units(sum(sizes.values())):>9}  in {counted(len(sizes), 'file or snapshot', 'files and snapshots')}"])
+    return "\n".join([*lines, f"{in_units(sum(sizes.values())):>9}  in {counted(len(sizes), 'place')}"])
 
 
 def in_units(size: float) -> str:

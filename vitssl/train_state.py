@@ -189,8 +189,9 @@ def _discard_one_step(train_state: TrainState) -> None:
 
 def _restore(train_state: TrainState, saved: dict[str, Any]) -> None:
     last = train_state.folder / state.LAST
-    needed = {"optimizer", "progress", "identity"}
-    needed |= {"ema"} if train_state.ema is not None else set()
+    goes_on = (saved.get("progress") or {}).get("step") != train_state.total_steps  # after the last step no weight is changed any more
+    needed = {"progress", "identity"} | ({"ema"} if train_state.ema is not None else set())
+    needed |= {"optimizer"} if goes_on else set()  # which `vitssl prune` drops
     needed |= {"scaler"} if train_state.scaler.is_enabled() else set()
     if missing := needed - {name for name, value in saved.items() if value is not None}:
         raise ConfigError(f"{min(missing)} is missing, and training cannot go on from it; {checkpoint.ADVICE}", place=str(last))
@@ -205,7 +206,8 @@ def _restore(train_state: TrainState, saved: dict[str, Any]) -> None:
         reason = f"step {saved['progress']['step']:,} of {train_state.total_steps:,}; {checkpoint.ADVICE}"
         raise ConfigError(reason, place=str(last))
     checkpoint.load_model(train_state.model, saved["model"], last)
-    checkpoint.load_optimizer(train_state.optimizer, saved["optimizer"], last)
+    if saved.get("optimizer") is not None:
+        checkpoint.load_optimizer(train_state.optimizer, saved["optimizer"], last)
     if train_state.scaler.is_enabled():
         train_state.scaler.load_state_dict(saved["scaler"])
     if train_state.ema is not None:

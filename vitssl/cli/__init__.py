@@ -240,7 +240,7 @@ def _prune(arguments: argparse.Namespace) -> None:
         print("nothing was removed")
         return
     number, size = prune.remove(found)
-    print(f"removed {counted(number, 'file or snapshot', 'files and snapshots')}, {prune.in_units(size)}")
+    print(f"removed {prune.in_units(size)} in {counted(number, 'place')}")
 
 
 def _fields(arguments: argparse.Namespace) -> None:
