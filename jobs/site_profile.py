@@ -48,8 +48,8 @@ def read(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
 
 
 def is_set(name: str, overrides: Iterable[str]) -> bool:
-    """Do the command line's dotted fields set a field, or a part of it?"""
-    return any(f"{key}.".startswith(f"{name}.") for key in overrides)
+    """Do the command line's dotted fields set a field, or all of what it is a part of, or a part of it?"""
+    return any(f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}.") for key in overrides)
 
 
 def add_own(site: Site) -> None:
@@ -70,19 +70,18 @@ def file_of(named: str) -> Path:
 def _problems(site: Site) -> Iterator[Problem]:
     for name in site.env:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            yield Problem("site.env", f"{name!r} is not the name of a variable; use letters, digits and underscores")
+            yield Problem(f"site.env.{name}", f"{name!r} is not the name of a variable; use letters, digits and underscores")
     if site.image is not None and not site.container.split():
         yield Problem("site.container", "it is empty; name the command that runs site.image, for example apptainer exec --nv")
     for field, name in [*(("additional", name) for name in site.additional), *(("report", name) for name in site.report)]:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
-            yield Problem(f"site.{field}", f"{name!r} is not an option of sbatch; write it as in --mail-type, without the dashes")
+            yield Problem(f"site.{field}.{name}", f"{name!r} is not an option of sbatch; write it as in --mail-type, without the dashes")
     for job in site.after:
         if not re.fullmatch(r"[1-9][0-9]*(_[0-9]+)?", job):
             yield Problem("site.after", f"{job!r} is not an id of a SLURM job, such as 1234 or 1234_5")
     if "?" in site.additional.get("dependency", ""):
-        yield Problem(
-            "site.additional", "dependency: sbatch cannot combine alternatives (?) with the runs' own dependencies; separate by commas"
-        )
+        reason = "sbatch cannot combine alternatives (?) with the runs' own dependencies; separate by commas"
+        yield Problem("site.additional.dependency", reason)
     yield from _of_jobs(site)
     for name, (least, most, unit) in BOUNDS.items():
         value = getattr(site, name)
