@@ -7,7 +7,7 @@ import torch
 
 from vitssl import bench, train_state
 from vitssl.bench import data, sizes
-from vitssl.bench.base import Bench
+from vitssl.bench.base import Bench, Comparison
 from vitssl.config import ConfigError
 from vitssl.views import pipeline
 
@@ -69,3 +69,12 @@ def test_what_needs_a_gpu_is_not_offered_without_one(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match=r"--only: compile_ssat_vit_base is not one of .* \(on this machine\)"):
         bench.run(None, ["compile_ssat_vit_base"], repeats=1)
+
+
+def test_figures_are_under_the_names_that_they_are_asked_for_by(monkeypatch):
+    def measure(b: Bench) -> Comparison:
+        return b.compare("images/s", lambda: 3.0, lambda: 2.0, "three / two")
+
+    monkeypatch.setattr(bench, "COMPARISONS", {"one": measure, "other": measure})
+    figures = bench.run(None, ["other", "one"], repeats=1)
+    assert [(c["name"], c["ratio"]) for c in figures["comparisons"]] == [("other", 1.5), ("one", 1.5)]

@@ -112,7 +112,7 @@ def test_layer_ids_count_the_blocks():
             r"objectives\.classify: backbone\.name=resnet8 has no class token; set objectives\.classify\.pool=mean",
         ),
         ({"objectives.mae": {}}, r"objectives\.mae: backbone\.name=resnet8 cannot hide tokens"),
-        ({"backbone.mlp_ratio": 2.0}, r"backbone\.mlp_ratio: .* resnet8 does not have this option"),
+        ({"backbone.mlp_ratio": 2.0}, r"backbone\.mlp_ratio: .* a backbone that has this option \(resnet8 does not\)"),
     ],
 )
 def test_what_it_cannot_do_is_refused(layer, words):

@@ -126,7 +126,9 @@ def test_shifted_tokens_cannot_hide_anything(make_run):
     with pytest.raises(config.ConfigError, match=r"backbone\.patch_size: 1 px cannot be shifted"):
         make_run(shifted, {"backbone.patch_size": 1})
     unset = r"backbone\.tokenizer=patches backbone\.attention=plain"
-    with pytest.raises(config.ConfigError, match=rf"backbone\.tokenizer: .* swin_pico does not have this option; .*: {unset}$"):
+    with pytest.raises(
+        config.ConfigError, match=rf"backbone\.tokenizer: .* a backbone that has this option \(swin_pico does not\); .*: {unset}$"
+    ):
         config.check(
             config.merge(config.Run, {"backbone": {"name": "swin_pico", **SL}, "objectives.classify": {"pool": "mean"}}, ["data.shards=x"])
         )

@@ -137,7 +137,7 @@ class BackboneConfig:
     def inactive_fields(self) -> dict[str, str]:
         """{field that the family does not read: what it belongs to}."""
         reads = {*family(self).reads.split(), "name", "frozen", "fused_attention"}
-        return {f.name: f"another backbone: {self.name} does not have this option" for f in dataclasses.fields(self) if f.name not in reads}
+        return {f.name: f"a backbone that has this option ({self.name} does not)" for f in dataclasses.fields(self) if f.name not in reads}
 
     def problems(self, name: str, sizes_px: Iterable[tuple[str, int]]) -> Iterator[Problem]:
         """``name`` is the path of the field, such as backbone; ``sizes_px``: (field, side in pixels) of all images that it sees."""

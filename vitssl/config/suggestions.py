@@ -15,6 +15,7 @@ from vitssl.config.run import Run
 from vitssl.config.site import Site
 from vitssl.config.sweep import Arm, Resources, SweepFile
 
+COLOR, COLORS = "data.views.main.color", "[{jitter: {strength: [0.4, 0.4, 0.2, 0.1]}}, {gray: {prob: 0.2}}, blur, solarize]"
 # what other programs call a field
 ALSO_CALLED = {
     "optim.lr": ("learning_rate", "base_lr", "blr"),
@@ -42,7 +43,7 @@ ALSO_CALLED = {
     "data.views.main.mixup_alpha": ("mixup",),
     "data.views.main.cutmix_alpha": ("cutmix",),
     "data.views.main.auto_augment": ("aa", "randaugment", "rand_augment", "autoaugment"),
-    "data.views.main.color": (
+    COLOR: (
         "color_jitter", "color_jitter_prob", "colorjitter", "grayscale", "grayscale_prob", "gaussian_blur", "blur_prob", "blur_sigma",
         "solarize_prob",
     ),
@@ -99,6 +100,8 @@ def not_a_field(name: str, known: Iterable[str], field: str, schema: type | None
         places = [f"{prefix}STAGE.{place}" for place in meant(name)] or [f"{prefix}{name}"] * (not near)
     elif schema is Run:  # perhaps of one stage, or of one arm
         places = [f"{field.removesuffix(name)}{place}" for place in places]
+    if name in ALSO_CALLED[COLOR]:
+        places = [f"{place}={COLORS}" for place in places]
     return unknown(name, known, field, also=list(dict.fromkeys([*near, *places])))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
@@ -133,7 +133,7 @@ def across(grid: Grid) -> list[str]:
 # ------------------------------------------------------------------------------------------------- several comparisons
 
 
-@cache
+@lru_cache(64)
 def corrected(grid: Grid, column: Any) -> Corrected:
     """The p-values of every two rows of a column that have an interval, as one family."""
     gaps = {frozenset(pair): grid.gap(*pair, column) for pair in combinations(grid.rows, 2)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import cache
+from functools import lru_cache
 from statistics import mean
 
 from vitssl.config import Site
@@ -23,7 +23,7 @@ CONCLUSIONS, MOST_CONCLUSIONS = ("Comparison", "What to take"), 4  # what a repo
 Findings = dict[str, list[str]]  # sentences by what they are about
 
 
-@cache  # the page, its Markdown and the terminal ask for parts of it
+@lru_cache(8)  # the page, its Markdown and the terminal ask for parts of it
 def findings(grid: Grid) -> Findings:
     """All that is said, the most important first."""
     parts = grid.parts
