@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from jobs import cancel, prepare, status, submit
+from jobs import cancel, overrides, prepare, site_profile, status, submit
 from tests.conftest import sweep_facts
 from tests.jobs.conftest import EXAMPLE
 from tests.test_evaluate import save_run
 from vitssl import cli
-from vitssl.config import Objectives
+from vitssl.config import ConfigError, Objectives
 from vitssl.config.objectives.classify import ClassifyConfig
 from vitssl.config.objectives.mae import MaeConfig
 
@@ -375,3 +375,19 @@ def test_a_wrong_input_is_one_line(place, somewhere, monkeypatch, capfd, typed: 
     expected = said.replace("SWEEPS", str(submit.sweep_files.SWEEPS))
     assert re.search(expected if ".*" in said else re.escape(expected), shown.err), shown.err
     assert sorted(place.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        ([], "mysite.yaml: env.1X"),
+        (["site.env.GOOD=1"], "mysite.yaml: env.1X"),
+        (["site.env.1X=b"], "command line: site.env.1X"),
+        (["site.env={1X: b}"], "command line: site.env.1X"),
+    ],
+)
+def test_a_wrong_part_of_a_sites_field_is_told_where_it_was_set(tmp_path, words, place):
+    (tmp_path / "mysite.yaml").write_text("env: {1X: a}\n")
+    with pytest.raises(ConfigError) as error:
+        site_profile.read(str(tmp_path / "mysite.yaml"), overrides.parse(words).site)
+    assert str(error.value).removeprefix(f"{tmp_path}/").startswith(f"{place}: '1X' is not the name of a variable")
