@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import socket
 
 import pytest
 import timm
@@ -175,6 +177,40 @@ def test_released_weights_that_do_not_exist_are_one_line():
         released("deit_tinny")
     for name in ("deit_tiny_patch16_224", "deit_tiny_patch16_224.fb_in1k", "hf-hub:someone/something"):
         check_released(name)
+
+
+def test_a_hub_without_an_address_is_one_line_at_once(monkeypatch):
+    """Where the file is not cached, and no proxy is asked."""
+    import huggingface_hub
+
+    def unknown(*_):
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda *_: None)
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    monkeypatch.setattr(timm, "create_model", None)  # is not come to
+    with pytest.raises(
+        ConfigError, match=r"^timm:deit_tiny_patch16_224: huggingface\.co cannot be reached from here \(Name or service not known\)"
+    ):
+        released("deit_tiny_patch16_224")
+
+
+@pytest.mark.parametrize(
+    ("layer", "advice"),
+    [
+        ({"backbone.embed_dim": 64}, "the file is of another network than backbone.name=vit_pico; name that network, or another file"),
+        ({"backbone.mlp_ratio": 2.0}, "name it in init_except if that is meant"),
+    ],
+)
+def test_another_network_is_told_from_one_that_differs_in_a_part(make_run, pretrained, layer, advice):
+    folder, _ = pretrained
+    run = make_run(CLASSIFY, {"init_from": str(folder)}, layer)
+    network = model.build(run, 10)
+    with pytest.raises(ConfigError, match=re.escape(advice)):
+        state.init_from(network, network.backbone, run)
 
 
 @pytest.mark.parametrize(("asked", "meant"), [("emaa", r" \(did you mean ema\?\)"), ("best", "")])

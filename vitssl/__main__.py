@@ -1,13 +1,20 @@
-"""``python -m vitssl`` is ``vitssl``."""
+"""``vitssl``, and ``python -m vitssl``."""
 
 import sys
 
-try:
-    from vitssl.cli import main
-except ModuleNotFoundError as error:
-    what = f"this Python ({sys.executable}) has no {error.name}"
-    print(f"error: {what}; activate vitssl's environment, or make it (README.md)", file=sys.stderr)
-    sys.exit(2)
+
+def main() -> int:
+    try:
+        from vitssl.cli import main as run
+    except ModuleNotFoundError as error:
+        what = f"this Python ({sys.executable}) has no {error.name}"
+        print(f"error: {what}; activate vitssl's environment, or make it (README.md)", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    return run()
+
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -236,7 +236,7 @@ def _checkpoint(folder: Path, name: str) -> Path:
     """
     if (folder / name).exists():
         return folder / name
-    there = ", ".join(path.name for path in sorted(folder.glob("*.pt"))) or "none yet"
+    there = ", ".join(path.name for path in sorted(folder.glob("*.pt"))) or "none"
     why = "; only runs with held-out images have best.pt (data.val_fraction, data.val_split)" if name == state.BEST else ""
     raise ConfigError(f"{folder} has no {name}{why}; its checkpoints: {there}")
 

@@ -85,6 +85,8 @@ def find(runs: Path) -> list[Leftover]:
     sweeps = [runs] if (runs / "sweep.json").is_file() else sorted(path.parent for path in runs.glob("*/sweep.json"))
     if not runs.is_dir():
         raise ConfigError("there is no such folder; name the folder of the runs, or of one sweep in it", place=str(runs))
+    if not sweeps and (runs / "run.yaml").exists():
+        raise ConfigError(f"this is a run; name its sweep, {runs.parent}", place=str(runs))
     if not sweeps:
         raise ConfigError("there are no sweeps in it; name the folder of the runs, or of one sweep in it", place=str(runs))
     if find_spec("torch") is None:

@@ -72,7 +72,9 @@ def read(path: Path, mapped: bool = False) -> dict[str, Any]:
 def _why(error: Exception) -> str:
     """What libraries say in their own terms, or with advice on their arguments."""
     if isinstance(error, pickle.UnpicklingError | KeyError | IndexError):
-        return "it holds other things than tensors and plain values, or is another kind of file"
+        return (
+            "it holds other things than tensors and plain values, such as a whole model (save its state_dict()), or is another kind of file"
+        )
     if isinstance(error, EOFError) or "zip archive" in str(error) or getattr(error, "errno", None) == errno.EINVAL:
         return "it is empty, cut short or damaged"
     return (str(error) or type(error).__name__).splitlines()[0]
@@ -231,7 +233,9 @@ def init_from(model: nn.Module, backbone: Backbone, run: Run) -> None:
     excused = {name for name in problems if name in EXTRAS or any(re.search(pattern, name) for pattern in run.init_except)}
     if left := [f"{name} {what}" for name, what in problems.items() if name not in excused]:
         more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
-        raise ConfigError(f"{checkpoint_path(run.init_from)}: {left[0]}{more}; name it in init_except if that is meant", "init_from")
+        other = f"the file is of another network than backbone.name={run.backbone.name}; name that network, or another file"
+        advice = other if 2 * len(left) > len(ours) else "name it in init_except if that is meant"
+        raise ConfigError(f"{checkpoint_path(run.init_from)}: {left[0]}{more}; {advice}", "init_from")
     taken = {k: v for k, v in theirs.items() if k not in problems}
     model.load_state_dict(taken, strict=False)
     loaded = {name: value for name, value in model.state_dict().items() if name in taken}

@@ -102,7 +102,7 @@ def test_what_is_best_and_what_to_take_stand_first_at_two_costs_on_two_sets(swee
 def test_where_nothing_is_found_yet_it_says_how_far_the_sweep_got(sweep):
     folder = sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make={("scratch", 0): {"status": "waiting"}})
     grid = lay_out(collect(folder))
-    assert headlines(grid) == {} and progress(grid.sweep) == "0 of 1 run are done; 1 waiting."
+    assert headlines(grid) == {} and progress(grid.sweep) == "0 of 1 run is done; 1 waiting."
 
 
 def test_seeds_that_share_a_draw_of_labels_are_said_to(sweep):

@@ -218,7 +218,7 @@ def test_an_empty_sweep(sweep):
     laid_out = lay_out(collect(sweep({"ssat": 1.0}, {"data": ["cifar10"], "seed": [0]}, make=make)))
     assert texts(main_table.table(laid_out)) == {"ssat": ["waiting (1)"]}
     assert tables.cost(laid_out).rows == details.costs(laid_out).rows == []
-    assert findings(laid_out) == {} and progress(laid_out.sweep) == "0 of 1 run are done; 1 waiting."
+    assert findings(laid_out) == {} and progress(laid_out.sweep) == "0 of 1 run is done; 1 waiting."
 
 
 def test_a_matrix_of_two_axes(sweep):

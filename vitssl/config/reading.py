@@ -92,7 +92,9 @@ def read_value(text: str, field: str, where: str = "") -> Any:
     except ConfigError as error:
         raise ConfigError(error.reason, error.field or field, where) from None
     except (yaml.YAMLError, ValueError, RecursionError):
-        unquoted = f"; quote it all, as in '{field}=[0, 1]', or write it without spaces" if re.fullmatch(r"[\[{][^\]}]*,", text) else ""
+        unquoted = ""
+        if re.fullmatch(r"[\[{][^\]}]*", text):  # the shell took it apart at a space
+            unquoted = f"; quote it all, as in '{field}=" + ("[0, 1]', or write it without spaces" if text[0] == "[" else "{...}'")
         raise ConfigError(f"{text[:80]!r} is not a YAML value{unquoted}", field, where) from None
     except OmegaConfBaseException:
         raise ConfigError(

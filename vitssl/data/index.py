@@ -25,6 +25,7 @@ import numpy as np
 
 from vitssl.atomic import write_atomically
 from vitssl.config import ConfigError
+from vitssl.config.base import closest
 from vitssl.data.build_line import build_line, holds_runs
 from vitssl.data.decode import decode
 from vitssl.data.index_schema import COLUMNS, columns_of
@@ -247,4 +248,6 @@ def _without_index(folder: Path) -> str:
     """What to do where there are no shards: in a folder that holds something else, none are to be written."""
     if folder.is_dir() and any(folder.iterdir()):
         return f"{folder / 'index.json'} does not exist: name a folder that `vitssl shards build SOURCE FOLDER` wrote"
-    return f"{folder / 'index.json'} does not exist: write the shards with `vitssl shards build SOURCE {folder}`"
+    near = closest(folder.name, [path.parent.name for path in folder.parent.glob("*/index.json")])
+    meant = f" (did you mean {folder.with_name(near[0])}?)" if near else ""
+    return f"{folder / 'index.json'} does not exist{meant}: write the shards with `vitssl shards build SOURCE {folder}`"

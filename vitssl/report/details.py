@@ -43,9 +43,10 @@ def _near_duplicates(grid: Grid) -> dict[str, float]:
     kinds = {"near_duplicates": "used with labels", "near_duplicates_unlabelled": "used without labels"}
     facts = [run.job["data"] for by_column in stages(grid).values() for run in by_column.values() if "data" in run.job]
     found = {(f["name"], f["test_images"], kind, count) for f in facts for kind in kinds if (count := f.get(kind))}
-    alike = "look like near-duplicates of training images"
+    are = {True: "looks like a near-duplicate", False: "look like near-duplicates"}
     return {
-        f"{count:,} of the {test:,} test images of {name} {alike} {kinds[kind]}": count / test for name, test, kind, count in sorted(found)
+        f"{count:,} of the {test:,} test images of {name} {are[count == 1]} of training images {kinds[kind]}": count / test
+        for name, test, kind, count in sorted(found)
     }
 
 

@@ -68,7 +68,7 @@ def progress(sweep: Sweep) -> str:
     """How many runs are done, and what the others are."""
     counts = Counter(run.status for run in sweep.runs.values())
     rest = "".join(f"; {n} {status}" for status, n in counts.items() if status != "done")
-    return f"{counts['done']} of {counted(len(sweep.runs), 'run')} are done{rest}."
+    return f"{counts['done']} of {counted(len(sweep.runs), 'run')} {'is' if len(sweep.runs) == 1 else 'are'} done{rest}."
 
 
 def _missing(grid: Grid) -> str:

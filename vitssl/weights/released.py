@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import socket
+from urllib.parse import urlsplit
+from urllib.request import getproxies
+
 from torch import Tensor
 
 from vitssl.config import ConfigError, unknown
 from vitssl.config.base import closest
 
 SUGGESTED = 3  # names of weights
+CACHED = ("model.safetensors", "pytorch_model.bin")  # in a repository of the hub
 
 
 def released(name: str) -> dict[str, Tensor]:
@@ -19,10 +24,33 @@ def released(name: str) -> dict[str, Tensor]:
     import timm
 
     check_released(name)
+    _check_reachable(name)
     try:
         return timm.create_model(name, pretrained=True).state_dict()
     except (RuntimeError, OSError, ValueError) as error:
         raise ConfigError(f"timm:{name}: {str(error).splitlines()[0]}") from None
+
+
+def _check_reachable(name: str) -> None:
+    """Is the file cached, or its hub known by the name server? Its client tries for a minute, and says so in twenty lines.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    import huggingface_hub
+    import timm
+
+    repository = getattr(timm.get_pretrained_cfg(name, allow_unregistered=True), "hf_hub_id", None)
+    host = urlsplit(huggingface_hub.constants.ENDPOINT).hostname
+    if not repository or host is None or getproxies():  # which the client asks in place of a name server
+        return
+    if any(isinstance(huggingface_hub.try_to_load_from_cache(repository, file), str) for file in CACHED):
+        return
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError as error:
+        reason = f"{host} cannot be reached from here ({error.strerror})"
+        raise ConfigError(f"timm:{name}: {reason}; type `vitssl weights timm:{name} FILE` where it can, and copy the file") from None
 
 
 def check_released(name: str) -> None:
