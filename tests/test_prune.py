@@ -197,7 +197,11 @@ def test_a_checkpoint_of_several_names_goes_with_them_or_stays(runs: Path, tmp_p
         os.link(last, name)
         found_now = {left.path: left.bytes for left in prune.find(runs)}
         assert (last in found_now) == found_then and found_now[last.with_name("epoch-0002.pt")] == 0
+    last.rename(tmp_path / "elsewhere.pt")
+    last.symlink_to(tmp_path / "elsewhere.pt")
     (tmp_path / "another.pt").unlink()
+    assert last not in [left.path for left in prune.find(runs)]
+    (tmp_path / "elsewhere.pt").rename(last)
     number, size = prune.remove(prune.find(runs / "one"))
     assert last.stat().st_nlink == 1 and checkpoint.read_run(last)["optimizer"] is None
     assert (number, size) == (len(ALL) + 1, 14_000 + 96)

@@ -64,8 +64,10 @@ class OptimizerState(Leftover):
         checkpoint.drop_optimizer(self.path)
 
     def can_go(self, others: list[Leftover]) -> bool:
-        """Is there one, in a file of this user's that has no name besides those of the ``others``? Written anew it would else be twice on
-        the disk, or somebody else's."""
+        """Is there one, in a file of this user's that is no link and has no name besides those of the ``others``? Written anew it would
+        else be twice on the disk, or somebody else's."""
+        if self.path.is_symlink():
+            return False
         found = self.path.lstat()
         same = [other for other in others if not _is_folder(other.path) and other.path.lstat().st_ino == found.st_ino]
         return found.st_uid == os.getuid() and found.st_nlink == 1 + len(same) and self.bytes > 0
