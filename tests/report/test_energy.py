@@ -42,8 +42,9 @@ def test_images_to_test_on_that_are_trained_on_are_warned_of(sweep):
     counts = {"cars": None, "cifar10": 247, "digits": 1, "svhn": 0}
     make = {("scratch", name, 0): {"data": {"near_duplicates": count}} for name, count in counts.items()}
     grid = lay_out(collect(sweep({"scratch": 80.0}, {"data": list(counts), "seed": [0]}, make=make)))
-    alike = "look like near-duplicates of training images used with labels"
-    many, one = f"247 of the 10,000 test images of cifar10 {alike}", f"1 of the 10,000 test images of digits {alike}"
+    alike = "of training images used with labels"
+    many = f"247 of the 10,000 test images of cifar10 look like near-duplicates {alike}"
+    one = f"1 of the 10,000 test images of digits looks like a near-duplicate {alike}"
     names = "; `vitssl shards info` lists them."
     table = details.data(grid)
     assert table is not None and table.caption.endswith(f"its first 12 digits. {many}{names} {one}{names}")
