@@ -277,7 +277,7 @@ def test_how_the_teacher_was_trained_may_differ_and_what_it_computes_may_not(mak
             config.check_fits(run, field, other, where="here")
 
 
-def test_a_teacher_of_an_older_version_is_still_one(make_run, tmp_path):
+def test_a_teacher_whose_run_yaml_lacks_fields_that_came_later_is_still_one(make_run, tmp_path):
     config.save(make_run(TEACHER), tmp_path)
     written = (tmp_path / "run.yaml").read_text().splitlines()
     (tmp_path / "run.yaml").write_text(

@@ -141,11 +141,7 @@ class Backbone(nn.Module):
         raise NotImplementedError
 
     def forward(
-        self,
-        embedded: Embedded,
-        keep_BM: Tensor | None = None,
-        mask_BN: Tensor | None = None,
-        out_indices: tuple[int, ...] = (),
+        self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, out_indices: tuple[int, ...] = ()
     ) -> Features:
         """Run the blocks and the final norm.
 
@@ -192,11 +188,7 @@ class ConvNet(Backbone):
         return Embedded(self.stem(images_BCHW), self.grid_of(images_BCHW))
 
     def forward(
-        self,
-        embedded: Embedded,
-        keep_BM: Tensor | None = None,
-        mask_BN: Tensor | None = None,
-        out_indices: tuple[int, ...] = (),
+        self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, out_indices: tuple[int, ...] = ()
     ) -> Features:
         assert keep_BM is None and mask_BN is None, "config lets no objective hide tokens of a convolutional network"
         map_BDHW, intermediates = embedded.tokens, {}

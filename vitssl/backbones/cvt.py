@@ -229,11 +229,7 @@ class CvT(Backbone):
         return Embedded(images_BCHW, self.grid_of(images_BCHW))
 
     def forward(
-        self,
-        embedded: Embedded,
-        keep_BM: Tensor | None = None,
-        mask_BN: Tensor | None = None,
-        out_indices: tuple[int, ...] = (),
+        self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, out_indices: tuple[int, ...] = ()
     ) -> Features:
         """The earlier intermediate features are full maps, zero at hidden places."""
         assert mask_BN is None, "config lets no objective put a mask token here"

@@ -149,11 +149,7 @@ class Swin(Backbone):
         return Embedded(self.patch_embed(images_BCHW), self.grid_of(images_BCHW))
 
     def forward(
-        self,
-        embedded: Embedded,
-        keep_BM: Tensor | None = None,
-        mask_BN: Tensor | None = None,
-        out_indices: tuple[int, ...] = (),
+        self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, out_indices: tuple[int, ...] = ()
     ) -> Features:
         assert keep_BM is None, "windows need all tokens"
         tokens_BHWD, grid = embedded

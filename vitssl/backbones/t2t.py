@@ -139,11 +139,7 @@ class T2T(IsotropicTransformer):
         return Embedded(self.tokens_to_token(images_BCHW, grid) + positions[1:], grid)
 
     def forward(
-        self,
-        embedded: Embedded,
-        keep_BM: Tensor | None = None,
-        mask_BN: Tensor | None = None,
-        out_indices: tuple[int, ...] = (),
+        self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, out_indices: tuple[int, ...] = ()
     ) -> Features:
         """No passes on part of the tokens: overlapping windows carry hidden pixels into their neighbours."""
         assert keep_BM is None and mask_BN is None, "config refuses objectives that need keep or mask"

@@ -79,11 +79,7 @@ class ViT(IsotropicTransformer):
         return layers.resize_positions(self.pos_embed[0, self.num_prefix_tokens :], self.base_grid, grid, self.antialias)
 
     def forward(
-        self,
-        embedded: Embedded,
-        keep_BM: Tensor | None = None,
-        mask_BN: Tensor | None = None,
-        out_indices: tuple[int, ...] = (),
+        self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, out_indices: tuple[int, ...] = ()
     ) -> Features:
         tokens, grid = embedded
         if mask_BN is not None:
