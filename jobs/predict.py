@@ -6,23 +6,20 @@ not predicted: its runs have no energy and CO2e before one of the same architect
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
 import sys
-import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jobs import ask
 from jobs.folders import Launch, architecture, digest, is_trained, source_files
 from jobs.graph import Graph, Job
-from jobs.node import cli_command
 from jobs.pace import Key, Pace, key_of, measured, on_gpu
-from jobs.shards import ROOT, expected_index, images_evaluated, images_trained
+from jobs.shards import expected_index, images_evaluated, images_trained
 from jobs.sweep import Spec
-from vitssl.config import ConfigError, Run, Site, recorded, save
+from vitssl.config import ConfigError, Run, Site, recorded
 from vitssl.emissions import intensity_kg_per_kwh
 from vitssl.files import read_json, write_json
 from vitssl.words import counted
@@ -187,16 +184,8 @@ def _counted(runs: list[Run], classes: list[int], launch: Launch) -> list[Path]:
 
 
 def _count(runs: tuple[Run, ...], classes: tuple[int, ...], launch: Launch) -> list[dict[str, Any]]:
-    """Count in the training environment: the launcher's may have no torch."""
     print(f"counting the MACs of {counted(len(runs), 'network')} ...", file=sys.stderr, flush=True)
-    with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch:
-        folders = [Path(scratch) / str(i) for i in range(len(runs))]
-        for run, folder in zip(runs, folders, strict=True):
-            save(run, folder)
-        words = ["cost", *map(str, folders), "--classes", ",".join(map(str, classes)), "--json"]
-        result = subprocess.run(
-            cli_command(launch.site, [ROOT, Path(scratch)], *words), cwd=ROOT, capture_output=True, text=True, check=False
-        )
-    if result.returncode:
-        raise ConfigError(f"vitssl cost failed: {(result.stderr.strip().splitlines() or ['no message'])[-1]}")
-    return [json.loads(line) for line in result.stdout.splitlines()]
+    try:
+        return ask.of_runs("cost", runs, classes, launch.site)
+    except ask.Refused as refused:
+        raise ConfigError(f"vitssl cost failed: {refused}") from None

@@ -8,9 +8,11 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
+from jobs import ask
+from jobs.folders import architecture
 from jobs.graph import Stage
 from jobs.node import cli_command
-from jobs.shards import ROOT
+from jobs.shards import ROOT, expected_index
 from vitssl.config import ConfigError, Site, assign, check_fits, checkpoints, load
 from vitssl.config.weights import FOLDER, IMPORT, RELEASED, imported_folder, layout_and_file
 from vitssl.files import hash_file
@@ -64,10 +66,33 @@ def _check(stage: Stage, field: str, path: Path) -> None:
 def check_names(missing: dict[str, str], site: Site) -> None:
     """Are there such released weights? Asked in the training environment, in the site's container if it has one."""
     for name in dict.fromkeys(name for name in missing.values() if name.startswith(RELEASED)):
-        result = subprocess.run(cli_command(site, [ROOT], "weights", name), cwd=ROOT, capture_output=True, text=True, check=False)
-        if result.returncode:
-            said = (result.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
-            raise ConfigError(f"{name}: {said}", "init_from")
+        try:
+            ask.command_output(["weights", name], site)
+        except ask.Refused as refused:
+            raise ConfigError(f"{name}: {refused}", "init_from") from None
+
+
+def check_files(stages: Iterable[Stage], site: Site) -> None:
+    """Does each file to start from fit its network? Only its tensors tell, and they are read once for each network.
+
+    Raises:
+        ConfigError: one does not.
+    """
+    first: dict[tuple[str, ...], tuple[Stage, int]] = {}  # of the stages whose answer is the same
+    for stage in stages:
+        run, index = stage.run, expected_index(stage.run.data)
+        if run.init_from and "init_from" not in stage.pointers and Path(run.init_from).is_file() and index is not None:
+            key = (architecture(run), run.init_from, run.init_weights, *run.init_objectives, *run.init_except)
+            first.setdefault(key, (stage, len(index.classes)))
+    runs, classes = [stage.run for stage, _ in first.values()], [count for _, count in first.values()]
+    try:
+        said = ask.of_runs("fits", runs, classes, site, [Path(run.init_from or "") for run in runs]) if runs else []
+    except ask.Refused as refused:
+        raise ConfigError(f"vitssl fits failed: {refused}") from None
+    for (stage, _), problem in zip(first.values(), said, strict=True):
+        if problem:
+            with stage.error_location():
+                raise ConfigError(**problem)
 
 
 def fetch(missing: dict[str, str], site: Site) -> None:

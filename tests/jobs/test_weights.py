@@ -12,7 +12,7 @@ from jobs import smoke, submit, weights
 from jobs.graph import Stage, cells
 from jobs.sweep import read
 from tests.weights import releases
-from vitssl import config
+from vitssl import cli, config, model
 from vitssl.config import ConfigError, Site, save
 
 
@@ -43,6 +43,27 @@ def test_a_run_that_goes_on_is_no_start(stage, make_run, tmp_path):
         weights.prepare([stage("run")])
     (tmp_path / "run" / "done.json").write_text('{"step": 0, "epochs": 0.0}')
     assert weights.prepare([stage("run")]) == {}
+
+
+def test_of_files_the_first_that_fits_no_network_is_named_with_the_place_that_names_it(stage, digits, tmp_path, capfd):
+    file = tmp_path / "weights.pth"  # `jobs.graph` makes paths absolute
+    torch.save(model.build(stage(str(file)).run, 10).backbone.state_dict(), file)
+    stages = [stage(str(file)) for _ in range(3)]
+    for one in stages:
+        one.run.data.shards = str(digits)
+    weights.check_files(stages, Site())
+    stages[1].run.backbone.depth = 1
+    stages[2].run.backbone.embed_dim = 48  # comes later
+    with pytest.raises(ConfigError, match=r"stages\.train: init_from: .*weights\.pth: backbone\.blocks\.1\..* not part of the network"):
+        weights.check_files(stages, Site())
+    stages[1].run.init_except = ["blocks"]
+    weights.check_files(stages[:2], Site())
+    save(stages[2].run, tmp_path / "run")
+    capfd.readouterr()
+    assert cli.main(["fits", "run"]) == 2
+    assert capfd.readouterr().err.startswith(f"error: run: init_from: {file}: backbone.")
+    save(stages[0].run, tmp_path / "run")
+    assert cli.main(["fits", "run"]) == 0 and capfd.readouterr().out == f"run: {file} fits\n"
 
 
 def test_weights_that_cannot_be_fetched_queue_nothing(tmp_path):

@@ -11,7 +11,19 @@ from pathlib import Path
 from vitssl import version
 from vitssl.arguments import Parser, guarded
 from vitssl.cli import weights
-from vitssl.cli.base import add_set, add_weights, agreed, command, names, not_negative, note_unfinished, numbers, positive, run
+from vitssl.cli.base import (
+    add_runs,
+    add_set,
+    add_weights,
+    agreed,
+    command,
+    names,
+    not_negative,
+    note_unfinished,
+    positive,
+    run,
+    runs_and_classes,
+)  # fmt: skip
 from vitssl.config import ConfigError
 from vitssl.config.evals import KINDS
 from vitssl.files import check_place
@@ -63,9 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--csv", type=Path, metavar="OUT", help="file to write, with a row per image: path, class, probability, and a column per class")
     add_weights(add, ("model", "ema"), "ema: averaged weights, if the run has loop.ema_decay")
     add = command(commands, "cost", _cost, "show MACs and parameters of a run, trained or not")
-    add("runs", nargs="+", type=Path, metavar="run", help="run folder or run.yaml")
-    add("--classes", type=numbers, help="number of classes per run, comma-separated; needed if the shards do not exist yet")
-    add("--json", action="store_true", help="print one line of JSON per run")
+    add_runs(add)
     weights.add_parsers(commands)
     add = command(commands, "report", _report, "write tables, plots and pages of a sweep")
     add("folder", type=Path, help="sweep folder, for example runs/quickstart, or its name in runs/")
@@ -189,14 +199,9 @@ def _predict(arguments: argparse.Namespace) -> int:
 
 
 def _cost(arguments: argparse.Namespace) -> None:
-    folders = [run(path) for path in arguments.runs]
-    from vitssl import config, cost
-    from vitssl.data.index import load_index
+    runs, classes = runs_and_classes(arguments)
+    from vitssl import cost
 
-    runs = [config.load(folder) for folder in folders]
-    classes = arguments.classes or [len(load_index(run.data.shards).classes) for run in runs]
-    if len(classes) != len(runs):
-        raise config.ConfigError(f"{counted(len(classes), 'number')} for {counted(len(runs), 'run')}", "--classes")
     for path, measured in zip(arguments.runs, cost.measure_all(runs, classes), strict=True):
         if len(runs) > 1 and not arguments.json:
             print(f"{path}:")

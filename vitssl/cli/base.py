@@ -6,8 +6,12 @@ import argparse
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from vitssl.words import note
+from vitssl.words import counted, note
+
+if TYPE_CHECKING:
+    from vitssl.config import Run
 
 WEIGHTS = "model, ema (averaged weights, if the run has loop.ema_decay) or teacher (a backbone only)"
 
@@ -26,6 +30,25 @@ def add_set(add: Callable[..., object], meaning: str) -> None:
 def add_weights(add: Callable[..., object], choices: tuple[str, ...] | None = ("model", "ema", "teacher"), meaning: str = WEIGHTS) -> None:
     add("--weights", default="model", choices=choices, help=meaning)
     add("--checkpoint", default="last.pt", help="checkpoint in the run folder, for example best.pt (default: %(default)s)")
+
+
+def add_runs(add: Callable[..., object]) -> None:
+    """What `runs_and_classes` reads."""
+    add("runs", nargs="+", type=Path, metavar="run", help="run folder or run.yaml")
+    add("--classes", type=numbers, help="number of classes per run, comma-separated; needed if the shards do not exist yet")
+    add("--json", action="store_true", help="print one line of JSON per run")
+
+
+def runs_and_classes(arguments: argparse.Namespace) -> tuple[list[Run], list[int]]:
+    """The Runs, trained or not, and of each the number of classes."""
+    from vitssl import config
+    from vitssl.data.index import load_index
+
+    runs = [config.load(run(path)) for path in arguments.runs]
+    classes = arguments.classes or [len(load_index(one.data.shards).classes) for one in runs]
+    if len(classes) != len(runs):
+        raise config.ConfigError(f"{counted(len(classes), 'number')} for {counted(len(runs), 'run')}", "--classes")
+    return runs, classes
 
 
 def positive(text: str) -> int:

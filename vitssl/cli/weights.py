@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
-from vitssl.cli.base import add_set, add_weights, command, note_unfinished, run
+from vitssl.cli.base import add_runs, add_set, add_weights, command, note_unfinished, run, runs_and_classes
+from vitssl.config import ConfigError
 from vitssl.config.weights import LAYOUTS, RELEASED
 from vitssl.files import check_new
 
@@ -16,6 +18,7 @@ def add_parsers(commands: argparse._SubParsersAction) -> None:
     add = command(commands, "weights", _weights, "download released weights into a file for init_from")
     add("name", help="timm:NAME, for example timm:deit_tiny_patch16_224.fb_in1k")
     add("out", type=Path, nargs="?", help="file to write; without it, only check that these weights exist")
+    add_runs(command(commands, "fits", _fits, "check that the weights that a run starts from (init_from) fit its network"))
     add = command(commands, "import", _import, "turn a file of released weights into a run folder, to start from, probe or evaluate")
     add("file", type=Path, help="checkpoint as released, or .safetensors")
     add("--out", type=Path, help="run folder (default: weights/NAME-LAYOUT-HASH)")
@@ -59,6 +62,24 @@ def _weights(arguments: argparse.Namespace) -> None:
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     state.save(arguments.out, {"model": weights, "source": arguments.name})
     print(arguments.out)
+
+
+def _fits(arguments: argparse.Namespace) -> None:
+    runs, classes = runs_and_classes(arguments)
+    from vitssl import model, state
+
+    for path, one, num_classes in zip(arguments.runs, runs, classes, strict=True):
+        problem = {}
+        try:
+            if one.init_from is None:
+                raise ConfigError("this run starts from no weights", "init_from")
+            network = model.build(one, num_classes)
+            state.init_from(network, network.backbone, one)
+        except ConfigError as error:
+            if not arguments.json:
+                raise ConfigError(error.reason, error.field, error.place or str(path)) from None
+            problem = {"reason": error.reason, "field": error.field, "place": error.place}
+        print(json.dumps(problem) if arguments.json else f"{path}: {one.init_from} fits")
 
 
 def _import(arguments: argparse.Namespace) -> None:
