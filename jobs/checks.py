@@ -11,7 +11,7 @@ from jobs.overrides import CLI, Setting
 from jobs.sweep import Spec
 from vitssl.config import SIZES, BackboneConfig, ConfigError, active, checkpoint_fields, classifies, dotted, nested
 from vitssl.config import Run as RunConfig
-from vitssl.config.backbones import family
+from vitssl.config.backbones import takes_any_patch
 from vitssl.config.evals import KINDS, evals_of, metric_parts, own_evals
 from vitssl.config.methods import flow
 from vitssl.words import note
@@ -50,7 +50,7 @@ def kept_sizes(backbone: BackboneConfig, of_file: dict[str, Any]) -> list[str]:
     """The fields of the file's sizes of another name that the new one does not have itself."""
     own = SIZES[backbone.name]._asdict() | {"depths": list(SIZES[backbone.name].depths)}
     own["depth"] = own["depths"][0] if len(own["depths"]) == 1 else None
-    names = OF_A_SIZE if family(backbone).strides == (1,) else (*OF_A_SIZE, "patch_size")  # a plain one may have any patch
+    names = OF_A_SIZE if takes_any_patch(backbone) else (*OF_A_SIZE, "patch_size")
     return [name for name in names if of_file.get(name) not in (None, own[name])]
 
 

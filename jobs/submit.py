@@ -126,7 +126,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
         weights.prepare(stages)  # does what was imported fit?
     launch = folders.Launch(runs / spec.name, executor, site, Path(), options.use_current_source, module=module)
     prepare.check_images(stages)
-    weights.check_files(stages, site)
+    weights.check_networks(stages, site)
     if not options.smoke:
         equalize.apply(spec, planned, launch)
     linked = graph.link(spec, planned, launch.sweep, shards.fingerprint)

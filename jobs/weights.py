@@ -13,7 +13,7 @@ from jobs.folders import architecture
 from jobs.graph import Stage
 from jobs.node import cli_command
 from jobs.shards import ROOT, expected_index
-from vitssl.config import ConfigError, Site, assign, check_fits, checkpoints, load
+from vitssl.config import ConfigError, Run, Site, assign, check_fits, checkpoints, load, unstarted
 from vitssl.config.weights import FOLDER, IMPORT, RELEASED, imported_folder, layout_and_file
 from vitssl.files import hash_file
 
@@ -72,24 +72,29 @@ def check_names(missing: dict[str, str], site: Site) -> None:
             raise ConfigError(f"{name}: {refused}", "init_from") from None
 
 
-def check_files(stages: Iterable[Stage], site: Site) -> None:
-    """Does each file to start from fit its network? Only its tensors tell, and they are read once for each network.
+def check_networks(stages: Iterable[Stage], site: Site) -> None:
+    """Does each file to start from fit its network, and has timm the networks that it is to have? Only tensors and timm tell; each network
+    is made once.
 
     Raises:
-        ConfigError: one does not.
+        ConfigError: one does not, or timm has not.
     """
-    first: dict[tuple[str, ...], tuple[Stage, int]] = {}  # of the stages whose answer is the same
+    asked: dict[tuple[str, ...], tuple[Stage, Run, int]] = {}  # the first of those whose answer is the same
     for stage in stages:
         run, index = stage.run, expected_index(stage.run.data)
-        if run.init_from and "init_from" not in stage.pointers and Path(run.init_from).is_file() and index is not None:
-            key = (architecture(run), run.init_from, run.init_weights, *run.init_objectives, *run.init_except)
-            first.setdefault(key, (stage, len(index.classes)))
-    runs, classes = [stage.run for stage, _ in first.values()], [count for _, count in first.values()]
+        from_file = run.init_from is not None and "init_from" not in stage.pointers and Path(run.init_from).is_file()
+        if index is not None and (from_file or run.backbone.timm_model):
+            bare = run if from_file else unstarted(run)
+            key = (architecture(run), str(bare.init_from), run.init_weights, *run.init_objectives, *run.init_except)
+            asked.setdefault(key, (stage, bare, len(index.classes)))
+    if not asked:
+        return
+    among, runs, classes = zip(*asked.values(), strict=True)
     try:
-        said = ask.of_runs("fits", runs, classes, site, [Path(run.init_from or "") for run in runs]) if runs else []
+        said = ask.of_runs("fits", runs, classes, site, [Path(run.init_from) for run in runs if run.init_from])
     except ask.Refused as refused:
         raise ConfigError(f"vitssl fits failed: {refused}") from None
-    for (stage, _), problem in zip(first.values(), said, strict=True):
+    for stage, problem in zip(among, said, strict=True):
         if problem:
             with stage.error_location():
                 raise ConfigError(**problem)

@@ -39,6 +39,8 @@ BACKBONES = {
     "resnet": {"name": "resnet_pico"},
     "cifarresnet": {"name": "resnet8", "embed_dim": 4},
     "cifarresnet_projecting": {"name": "resnet8", "embed_dim": 4, "shortcut": "projection"},
+    "timm": {"name": "timm", "timm_model": "test_convnext"},
+    "timm_batch_norm": {"name": "timm", "timm_model": "test_efficientnet"},
 }  # fmt: skip
 MAE = {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}
 DINO = {"hidden_dim": 16, "bottleneck_dim": 8, "out_dim": 12}
@@ -70,7 +72,7 @@ OBJECTIVES["drloc/raw, locality"] = OBJECTIVES["drloc/raw alone"] | OBJECTIVES["
 OBJECTIVES["drloc/normed alone"] = {"drloc": {"pairs": 4, "hidden_dim": 8, "features": "normed"}}
 for _pairs in declared("PAIRS").values():  # by names as above: what `lacking` looks for in them is what they require
     OBJECTIVES |= _pairs
-NO_CLS = {"swin", "swin_plain", "cvt_drloc", "resnet", "cifarresnet", "cifarresnet_projecting"}
+NO_CLS = {"swin", "swin_plain", "cvt_drloc", "resnet", "cifarresnet", "cifarresnet_projecting", "timm", "timm_batch_norm"}
 MASKED_TOKENS = {"vit_masked_tokens", "vit_random_tokens"}
 DROPPING = {"vit", "vit_sincos", "cvt", "cvt_drloc"} | MASKED_TOKENS
 MASKING = {"vit", "vit_sincos", "swin", "swin_plain"} | MASKED_TOKENS

@@ -38,8 +38,9 @@ def param_groups(model: nn.Module, backbone: Backbone, cfg: config.Optim) -> lis
         if not parameter.requires_grad:
             continue
         decayed = (parameter.ndim >= 2 or _named(name, cfg.decay)) and not _named(name, cfg.no_decay)
-        layer = backbone.layer_id(name.removeprefix("backbone.")) if name.startswith("backbone.") else backbone.num_layers + 1
-        scale = cfg.layer_decay ** (backbone.num_layers + 1 - layer)
+        scale = 1.0
+        if cfg.layer_decay != 1 and name.startswith("backbone."):
+            scale = cfg.layer_decay ** (backbone.num_layers + 1 - backbone.layer_id(name.removeprefix("backbone.")))
         group = groups.setdefault((scale, decayed), {"params": [], "lr_scale": scale, "decayed": decayed})
         group["params"].append(parameter)
     return [groups[key] for key in sorted(groups)]

@@ -143,6 +143,7 @@ def checkpoint_path(source: str) -> Path:
     return path / LAST if path.is_dir() else path
 
 
+CLASSIFIER = re.compile(r"(head|head\.fc|fc)\.(weight|bias)")  # in networks of DeiT's, Swin's and other code
 TEACHER = re.compile(r"objectives\.\w+\.teacher\.backbone\.")  # where a teacher that follows the backbone is in a Model
 
 
@@ -205,7 +206,7 @@ def weights(source: str, which: str = "model") -> dict[str, Tensor]:
         return tensors
     # a bare network, with or without DDP's prefix; its classifier belongs to other classes
     bare = {name.removeprefix("module."): value for name, value in tensors.items()}
-    return {f"backbone.{name}": value for name, value in bare.items() if not name.startswith(("head.", "fc."))}
+    return {f"backbone.{name}": value for name, value in bare.items() if not CLASSIFIER.fullmatch(name)}
 
 
 def _read_to_start(path: Path) -> dict[str, Any]:

@@ -51,19 +51,31 @@ def test_of_files_the_first_that_fits_no_network_is_named_with_the_place_that_na
     stages = [stage(str(file)) for _ in range(3)]
     for one in stages:
         one.run.data.shards = str(digits)
-    weights.check_files(stages, Site())
+    weights.check_networks(stages, Site())
     stages[1].run.backbone.depth = 1
     stages[2].run.backbone.embed_dim = 48  # comes later
     with pytest.raises(ConfigError, match=r"stages\.train: init_from: .*weights\.pth: backbone\.blocks\.1\..* not part of the network"):
-        weights.check_files(stages, Site())
+        weights.check_networks(stages, Site())
     stages[1].run.init_except = ["blocks"]
-    weights.check_files(stages[:2], Site())
+    weights.check_networks(stages[:2], Site())
     save(stages[2].run, tmp_path / "run")
     capfd.readouterr()
     assert cli.main(["fits", "run"]) == 2
     assert capfd.readouterr().err.startswith(f"error: run: init_from: {file}: backbone.")
     save(stages[0].run, tmp_path / "run")
     assert cli.main(["fits", "run"]) == 0 and capfd.readouterr().out == f"run: {file} fits\n"
+
+
+def test_networks_of_timm_are_made_before_anything_is_queued(make_run, digits):
+    bare = {f"backbone.{name}": None for name in ("embed_dim", "depth", "num_heads", "patch_size")}
+    shared = ({"objectives.classify.pool": "mean", "data.shards": str(digits), "data.image_size": 32, "init_from": "a stage"}, bare)
+    stages = [
+        Stage(name, make_run(*shared, {"backbone": {"name": "timm", "timm_model": f"test_{name}"}}), f"x.yaml: {name}", {})
+        for name in ("convnext", "resnot")
+    ]
+    weights.check_networks(stages[:1], Site())
+    with pytest.raises(ConfigError, match=r"^x\.yaml: resnot: backbone\.timm_model: 'test_resnot' is not known .did you mean test_resnet"):
+        weights.check_networks(stages, Site())
 
 
 def test_weights_that_cannot_be_fetched_queue_nothing(tmp_path):

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from timm import layers
 from torch import Tensor, nn
 
 from vitssl import dist
@@ -100,6 +101,35 @@ class BatchNorm2d(_GlobalBatchNorm, nn.BatchNorm2d):
     def forward(self, values: Tensor) -> Tensor:
         assert values.shape[3] > 1 or values.shape[2] == 1, "a map of width 1 may get a wrong gradient: normalise a matrix (see above)"
         return super().forward(values)
+
+
+class BatchNormAct2d(BatchNorm2d):
+    """timm's batch norm with dropout and activation behind it, ``drop`` and ``act``."""
+
+    drop: nn.Module
+    act: nn.Module
+
+    def forward(self, values: Tensor) -> Tensor:
+        return self.act(self.drop(super().forward(values)))
+
+
+# by the class that is replaced
+OURS = {layers.BatchNormAct2d: BatchNormAct2d, nn.BatchNorm2d: BatchNorm2d, nn.BatchNorm1d: BatchNorm1d}
+
+
+def replace_batch_norms(module: nn.Module) -> None:
+    """Put those of this file, with the same weights and names, in place of torch's and timm's below ``module``."""
+    for part in list(module.modules()):
+        for name, child in part.named_children():
+            if (ours := OURS.get(type(child))) is not None:
+                setattr(part, name, _like(child, ours))
+
+
+def _like(norm: nn.modules.batchnorm._BatchNorm, ours: type[_GlobalBatchNorm]) -> _GlobalBatchNorm:
+    new = ours(norm.num_features, norm.eps, norm.momentum, norm.affine, norm.track_running_stats)
+    for name, value in [*norm.named_parameters(recurse=False), *norm.named_buffers(recurse=False), *norm.named_children()]:
+        setattr(new, name, value)
+    return new
 
 
 def set_over_ranks(module: nn.Module, over_ranks: bool) -> None:

@@ -18,7 +18,7 @@ def add_parsers(commands: argparse._SubParsersAction) -> None:
     add = command(commands, "weights", _weights, "download released weights into a file for init_from")
     add("name", help="timm:NAME, for example timm:deit_tiny_patch16_224.fb_in1k")
     add("out", type=Path, nargs="?", help="file to write; without it, only check that these weights exist")
-    add_runs(command(commands, "fits", _fits, "check that the weights that a run starts from (init_from) fit its network"))
+    add_runs(command(commands, "fits", _fits, "check that a run's network can be made, and that the weights it starts from fit it"))
     add = command(commands, "import", _import, "turn a file of released weights into a run folder, to start from, probe or evaluate")
     add("file", type=Path, help="checkpoint as released, or .safetensors")
     add("--out", type=Path, help="run folder (default: weights/NAME-LAYOUT-HASH)")
@@ -71,15 +71,14 @@ def _fits(arguments: argparse.Namespace) -> None:
     for path, one, num_classes in zip(arguments.runs, runs, classes, strict=True):
         problem = {}
         try:
-            if one.init_from is None:
-                raise ConfigError("this run starts from no weights", "init_from")
             network = model.build(one, num_classes)
-            state.init_from(network, network.backbone, one)
+            if one.init_from is not None:
+                state.init_from(network, network.backbone, one)
         except ConfigError as error:
             if not arguments.json:
                 raise ConfigError(error.reason, error.field, error.place or str(path)) from None
             problem = {"reason": error.reason, "field": error.field, "place": error.place}
-        print(json.dumps(problem) if arguments.json else f"{path}: {one.init_from} fits")
+        print(json.dumps(problem) if arguments.json else f"{path}: {one.init_from or 'the network'} fits")
 
 
 def _import(arguments: argparse.Namespace) -> None:

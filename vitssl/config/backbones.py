@@ -89,6 +89,12 @@ FAMILIES = {
         widths=(1, 2, 4),
         strides=(1, 2, 4),
     ),
+    "timm": Family(
+        {"timm": Size(1, (1,), patch_size=32)},  # the width is timm's
+        reads="timm_model patch_size drop_path batch_norm",
+        capabilities="",
+        smoke={"timm_model": "test_convnext", "patch_size": 32, "drop_path": 0.0},
+    ),
 }
 SIZES = {name: size for family in FAMILIES.values() for name, size in family.sizes.items()}
 
@@ -100,9 +106,11 @@ class BackboneConfig:
     # family and named size; the fields below override parts of the size
     name: Literal[
         "vit_pico", "vit_tiny", "vit_small", "vit_base", "vit_large", "swin_pico", "swin_tiny", "cvt_pico", "cvt_13",
-        "t2t_pico", "t2t_vit_14", "resnet_pico", "resnet50", "resnet8", "resnet56",
+        "t2t_pico", "t2t_vit_14", "resnet_pico", "resnet50", "resnet8", "resnet56", "timm",
     ] = "vit_tiny"  # fmt: skip
-    patch_size: Optional[int] = None  # pixels per side of a patch; null, here and below: as in the named size
+    timm_model: Optional[str] = None  # with name: timm, which of timm's networks, such as convnext_tiny
+    # pixels per side of a patch (of timm's networks, of an output token); null, here and below: as in the named size
+    patch_size: Optional[int] = None
     positions: Literal["learned", "sincos"] = "learned"  # position embeddings: learned, or fixed sines and cosines (MAE)
     interpolate_antialias: bool = False  # antialias when positions are interpolated to another grid (timm: true; DINO, DeiT, MAE: false)
     embed_dim: Optional[int] = None  # width of a token; in staged families that of the first stage, with which the others scale
@@ -143,6 +151,8 @@ class BackboneConfig:
         """``name`` is the path of the field, such as backbone; ``sizes_px``: (field, side in pixels) of all images that it sees."""
         yield from inactive_problems(self, name, self.inactive_fields())
         yield from _impossible(self, name)
+        if self.name == "timm" and self.timm_model is None:
+            yield Problem(f"{name}.timm_model", "name one of timm's networks, such as convnext_tiny")
         yield from less_than(0, self, name, "cls_token_std", "reg_tokens")
         if self.masked_tokens is not None:
             yield from self.masked_tokens.problems(f"{name}.masked_tokens", size_of(self).depths[0])
@@ -152,8 +162,9 @@ class BackboneConfig:
             yield Problem(f"{name}.drop_path", f"{self.drop_path} is not in [0, 1)")
         for where, size_px in sizes_px:
             if size_px % stride_px(self):
-                field, value, divisor = "name", f"{self.name} has an output token per {stride_px(self)} px, which", ""
-                if family(self).strides == (1,):
+                network = self.timm_model or self.name
+                field, value, divisor = "name", f"{network} has an output token per {stride_px(self)} px, which", ""
+                if takes_any_patch(self):
                     field, value = "patch_size", f"{patch_px(self)}"
                     divisor = f"{_divisor(size_px, patch_px(self))} does, and of images "
                 whole = max(1, round(size_px / stride_px(self))) * stride_px(self)
@@ -196,6 +207,11 @@ def module(backbone: BackboneConfig) -> str:
 
 def family(backbone: BackboneConfig) -> Family:
     return FAMILIES[module(backbone)]
+
+
+def takes_any_patch(backbone: BackboneConfig) -> bool:
+    """May its patches have any side? Those of timm's networks have one."""
+    return module(backbone) == "vit"
 
 
 def size_of(backbone: BackboneConfig) -> Size:

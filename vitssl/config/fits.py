@@ -61,6 +61,7 @@ def _network(backbone: BackboneConfig) -> dict[str, Any]:
     return {
         "family": module(backbone),
         **{name: getattr(size, name) for name in same},
+        "timm_model": backbone.timm_model,
         "attention_scale": backbone.attention_scale,
         "reg_tokens": backbone.reg_tokens,
         "layer_scale": "a number" if backbone.layer_scale else None,

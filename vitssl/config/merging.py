@@ -172,6 +172,8 @@ def _meant(value: Any, options: tuple[str, ...]) -> str:
     begun = [name for name in options if timms == name or timms.startswith(f"{name}_")]
     alike = [name for name in closest(plain, options) if name[0] == plain[0]]  # convnext_tiny is no slip for vit_tiny
     near = [other] if other in options else begun or alike
+    if not near and "timm" in options:
+        return f"; for another network of timm's, write name: timm and timm_model: {value}"
     return f" (did you mean {near[0]}?)" if near else ""
 
 

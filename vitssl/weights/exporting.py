@@ -107,7 +107,7 @@ def _to_huggingface(trained: Trained, out: Path, classifier: bool) -> str:
     """timm's layout: ``config.json``, ``model.safetensors``, and a model card."""
     network, architecture = _as_timm(trained, classifier)
     run, size = trained.run, trained.run.data.image_size
-    feeding = {"input_size": [3, size, size], "fixed_input_size": config.module(run.backbone) != "resnet", "interpolation": "bicubic"}
+    feeding = {"input_size": [3, size, size], "fixed_input_size": network.pretrained_cfg["fixed_input_size"], "interpolation": "bicubic"}
     feeding |= {"crop_pct": run.data.eval_crop, "crop_mode": "center", "mean": trained.mean, "std": trained.std}
     modules = {"first_conv": network.pretrained_cfg["first_conv"], "classifier": network.pretrained_cfg["classifier"]}
     content = {

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from vitssl import config
+from vitssl.backbones import timm as timm_networks
 from vitssl.config import ConfigError, Run
 from vitssl.config.objectives.classify import ClassifyConfig
 from vitssl.model import Model
@@ -40,6 +41,8 @@ def architecture(run: Run, num_classes: int) -> Architecture:
         ConfigError: timm has no such network.
     """
     if (found := same_in_timm(run, num_classes)) is None:
+        if config.module(run.backbone) == "timm":
+            raise ConfigError(f"timm's {run.backbone.timm_model} has another classifier; {INSTEAD}")
         raise ConfigError(f"timm has no network like this {run.backbone.name}; export --to safetensors (with our names) or onnx")
     return found
 
@@ -61,6 +64,8 @@ def same_in_timm(run: Run, num_classes: int) -> Architecture | None:
         return Architecture("swin_tiny_patch4_window7_224", args | {"window_size": backbone.window_size or 7})
     if family == "resnet" and size.embed_dim == 64 and len(size.depths) == 4:
         return Architecture("resnet50", args | {"layers": list(size.depths)})
+    if family == "timm" and not num_classes:  # what each of its networks has before its classifier differs
+        return Architecture(backbone.timm_model or "", timm_networks.arguments(backbone, run.data.image_size))
     return None
 
 
@@ -91,7 +96,7 @@ def named_tensors(network: Model, run: Run, classifier: bool) -> dict[str, Tenso
     Raises:
         ConfigError: the classifier is more than a linear layer.
     """
-    tensors = {name: value for name, value in network.backbone.state_dict().items() if name != "mask_token"}
+    tensors = {name.removeprefix("network."): value for name, value in network.backbone.state_dict().items() if name != "mask_token"}
     if classifier:
         cfg, head = _head(run), network.objectives["classify"].head
         weight_KD, bias_K = head.weight, head.bias

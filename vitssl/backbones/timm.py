@@ -1,0 +1,154 @@
+"""Any network of timm that ends in a map or in a grid of tokens: convolutional networks, and transformers of kinds that are not written
+here. Its features are what timm gives without pooling and classifier; they are the only place whose features can be requested.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
+from typing import Any
+
+import timm
+import torch
+from timm.layers import DropPath
+from timm.models import group_parameters
+from torch import Tensor, nn
+
+from vitssl import config
+from vitssl.backbones import norms
+from vitssl.backbones.base import Backbone, Embedded, Features
+from vitssl.config import ConfigError, unknown
+from vitssl.config.base import closest
+
+FIELD = "backbone.timm_model"
+
+
+def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozenset()) -> TimmNetwork:
+    return TimmNetwork(cfg, size_px)
+
+
+class TimmNetwork(Backbone):
+    """timm's network as ``network``, whose batch norms are those of the global batch.
+
+    Raises:
+        ConfigError: timm has no such network, or its output is no grid of one token per ``patch_size`` pixels.
+    """
+
+    def __init__(self, cfg: config.BackboneConfig, size_px: int):
+        super().__init__()
+        self.network = create(cfg, size_px)
+        norms.replace_batch_norms(self.network)
+        output = _output(cfg, size_px)
+        self.num_prefix_tokens = getattr(self.network, "num_prefix_tokens", 0) if output.dim() == 3 else 0
+        self._channels_last = output.dim() == 4 and getattr(self.network, "output_fmt", "NCHW") == "NHWC"
+        self._only_px = size_px if _is_of_one_size(cfg) else None
+        self.embed_dim = output.shape[1 if output.dim() == 4 and not self._channels_last else -1]
+        self.strides, self.widths, self.norm = (config.stride_px(cfg),), (self.embed_dim,), nn.Identity()
+        _check_grid(cfg, size_px, self._features(output, self.grid(size_px)))
+        matcher = self.network.group_matcher(coarse=False) if hasattr(self.network, "group_matcher") else None
+        self._layer_ids = {} if matcher is None else group_parameters(self.network, matcher, reverse=True)
+        self.num_layers = max(self._layer_ids.values(), default=0)
+
+    def embed(self, images_BCHW: Tensor) -> Embedded:
+        """Nothing is shared between passes."""
+        if self._only_px not in (None, images_BCHW.shape[-1]):
+            reason = f"it takes images of {self._only_px} px alone, and a view has {images_BCHW.shape[-1]} px"
+            raise ConfigError(reason, FIELD)
+        return Embedded(images_BCHW, self.grid_of(images_BCHW))
+
+    def forward(
+        self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, out_indices: tuple[int, ...] = ()
+    ) -> Features:
+        assert keep_BM is None and mask_BN is None, "config lets no objective hide tokens of a network of timm"
+        last = self._features(self.network(embedded.tokens), embedded.grid)
+        return last.holding(last.sequence(), intermediates=dict.fromkeys(out_indices, last))
+
+    def _features(self, output: Tensor, grid: tuple[int, ...]) -> Features:
+        if output.dim() == 4:
+            return Features.of_map(output.permute(0, 3, 1, 2) if self._channels_last else output)
+        return Features.split(output, self.num_prefix_tokens, 0, grid)
+
+    def layer_id(self, name: str) -> int:
+        """timm's groups of layers; heads come after the last."""
+        if not self._layer_ids:
+            raise ConfigError("timm does not tell this network's layers apart; set it to 1", "optim.layer_decay")
+        return self._layer_ids[name.removeprefix("network.")]
+
+    def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+        """Weights under timm's names, whose classifier is left out."""
+        if any(name.startswith(f"{prefix}network.") for name in state):
+            return state
+        named = self.network.pretrained_cfg.get("classifier") or ()
+        classifiers = tuple(f"{prefix}{name}." for name in ([named] if isinstance(named, str) else named))
+        others = {name: value for name, value in state.items() if not name.startswith(prefix)}
+        own = {name: value for name, value in state.items() if name.startswith(prefix) and not name.startswith(classifiers)}
+        return others | {f"{prefix}network.{name.removeprefix(prefix)}": value for name, value in own.items()}
+
+
+def arguments(cfg: config.BackboneConfig, size_px: int) -> dict[str, Any]:
+    """What ``timm.create_model`` gets besides the name."""
+    of_size = {"img_size": size_px} if _is_of_one_size(cfg) else {}
+    return {"num_classes": 0, "global_pool": "", **of_size, **({"drop_path_rate": cfg.drop_path} if cfg.drop_path else {})}
+
+
+def create(cfg: config.BackboneConfig, size_px: int) -> nn.Module:
+    """timm's network without pooling and classifier, with weights that are drawn as timm draws them.
+
+    Raises:
+        ConfigError: timm has none of this name, or cannot make it so.
+    """
+    name = cfg.timm_model or ""
+    if "." in name:
+        bare = name.partition(".")[0]
+        raise ConfigError(f"{name} names weights too; write timm_model: {bare}, and init_from: timm:{name}", FIELD)
+    if not timm.is_model(name):
+        raise unknown(name, [], FIELD, also=closest(name, timm.list_models()) or ["a name of timm.list_models()"])
+    with _refusals(cfg, size_px):
+        network = timm.create_model(name, **arguments(cfg, size_px))
+    if not cfg.drop_path:  # not all networks take a rate, and some have one of their own
+        for part in network.modules():
+            if isinstance(part, DropPath):
+                part.drop_prob = 0.0
+    return network
+
+
+def _is_of_one_size(cfg: config.BackboneConfig) -> bool:
+    """Is the network made for images of one size?"""
+    pretrained = timm.get_pretrained_cfg(cfg.timm_model)
+    return pretrained is not None and pretrained.fixed_input_size
+
+
+@contextmanager
+def _refusals(cfg: config.BackboneConfig, size_px: int) -> Iterator[None]:
+    """Within, timm's code refuses in its own words, and in many ways."""
+    try:
+        yield
+    except (AssertionError, AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ConfigError(f"timm has no {cfg.timm_model} with {arguments(cfg, size_px)} ({said})", FIELD) from None
+
+
+def _output(cfg: config.BackboneConfig, size_px: int) -> Tensor:
+    """The output for one image, of which there are shapes alone.
+
+    Raises:
+        ConfigError: it is neither a map nor tokens.
+    """
+    with torch.device("meta"), torch.no_grad():
+        twin, image = create(cfg, size_px).eval(), torch.zeros(1, 3, size_px, size_px)
+        with _refusals(cfg, size_px):
+            output = twin(image)
+    if not isinstance(output, Tensor) or output.dim() not in (3, 4):
+        raise ConfigError(f"{cfg.timm_model} ends neither in a map nor in tokens", FIELD)
+    return output
+
+
+def _check_grid(cfg: config.BackboneConfig, size_px: int, features: Features) -> None:
+    N, expected = features.tokens_BND.shape[1], (size_px // config.stride_px(cfg)) ** 2
+    if expected == N and (features.grid[0] == features.grid[-1]):
+        return
+    side = round(N**0.5)
+    if side * side != N or size_px % side:
+        raise ConfigError(f"{cfg.timm_model} has {N} tokens of an image of {size_px} px, which are no even grid", FIELD)
+    what = f"{cfg.timm_model} has {side} x {side} tokens of an image of {size_px} px"
+    raise ConfigError(f"{what}, not one per {config.stride_px(cfg)} px; set patch_size: {size_px // side}", "backbone.patch_size")
