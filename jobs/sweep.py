@@ -261,6 +261,6 @@ def _pick_arms(spec: Spec, everything: bool) -> dict[str, Arm]:
     if asked is None:
         asked = [name for name, arm in spec.arms.items() if everything or not arm.optional]
     if not any(spec.arms[name].stages for name in asked):
-        place = spec.file if spec.overrides.arms is None else CLI
-        raise ConfigError(f"none of {', '.join(asked)} can run" if asked else "there is none to run", "arms", place)
+        reason = f"none of {', '.join(asked)} can run" if asked else f"name some of {', '.join(spec.arms)}"
+        raise ConfigError(reason, "arms", spec.file if spec.overrides.arms is None else CLI)
     return {name: spec.arms[name] for name in asked}

@@ -195,7 +195,7 @@ def test_a_mistake_in_the_file_is_one_line_that_names_it(expand, before: str, af
         ("resources=2", "^command line: resources: name a field, for example resources.nodes=2$"),
         ("axes=3", "^command line: axes: name a field, for example axes.seed=.0,1.$"),
         ("optim..lr=1", "^command line: 'optim..lr=1' is not key=value"),
-        ("arms=[]", "^command line: arms: there is none to run$"),
+        ("arms=[]", "^command line: arms: name some of scratch, "),
         ("loop.epochs=???", "^command line: loop.epochs: not set; give it a value .in sweep.yaml: arms.scratch.stages.train.$"),
         ("finetune.objectives.mae.weight=1", "^command line: finetune.objectives.mae.weight: objectives.mae is off in all of these Runs"),
         (
