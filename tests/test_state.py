@@ -201,7 +201,7 @@ def test_a_hub_without_an_address_is_one_line_at_once(monkeypatch):
 @pytest.mark.parametrize(
     ("layer", "advice"),
     [
-        ({"backbone.embed_dim": 64}, "the file is of another network than backbone.name=vit_pico; name that network, or another file"),
+        ({"backbone.embed_dim": 64}, "the file is of another network than this vit_pico; name that network, or another file"),
         ({"backbone.mlp_ratio": 2.0}, "name it in init_except if that is meant"),
     ],
 )

@@ -68,7 +68,7 @@ class Trained:
 
     def __repr__(self) -> str:
         tasks = " + ".join(config.active(self.run.objectives)) or "no objective"
-        parts = [f"{self.run.backbone.name} for {tasks}", counted(len(self.classes), "class", "classes"), *self._told_by_folder()]
+        parts = [f"{self.run.backbone.network} for {tasks}", counted(len(self.classes), "class", "classes"), *self._told_by_folder()]
         return f"<Trained {self.folder}: {', '.join(parts)}>"
 
     def _told_by_folder(self) -> list[str]:
@@ -155,7 +155,7 @@ class Trained:
         """
         count = len(self.model.backbone.widths)
         if wrong := next((block for block in blocks if not -count <= block < count), None):
-            raise ConfigError(f"there is no block {wrong}; {self.run.backbone.name} has {-count} to {count - 1}", "blocks")
+            raise ConfigError(f"there is no block {wrong}; {self.run.backbone.network} has {-count} to {count - 1}", "blocks")
         return tuple(block % count for block in blocks)
 
     def encode(self, images_BCHW: Tensor, places: tuple[int, ...] = ()) -> Features:

@@ -234,7 +234,7 @@ def init_from(model: nn.Module, backbone: Backbone, run: Run) -> None:
     excused = {name for name in problems if name in EXTRAS or any(re.search(pattern, name) for pattern in run.init_except)}
     if left := [f"{name} {what}" for name, what in problems.items() if name not in excused]:
         more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
-        other = f"the file is of another network than backbone.name={run.backbone.name}; name that network, or another file"
+        other = f"the file is of another network than this {run.backbone.network}; name that network, or another file"
         advice = other if 2 * len(left) > len(ours) else "name it in init_except if that is meant"
         raise ConfigError(f"{checkpoint_path(run.init_from)}: {left[0]}{more}; {advice}", "init_from")
     taken = {k: v for k, v in theirs.items() if k not in problems}

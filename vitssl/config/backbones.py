@@ -142,6 +142,11 @@ class BackboneConfig:
     batch_norm: Literal["global", "per_gpu"] = "global"
     fused_attention: bool = runtime_field(True)  # use torch's fused attention: less memory, same results up to rounding
 
+    @property
+    def network(self) -> str:
+        """What people call it."""
+        return self.timm_model or self.name
+
     def inactive_fields(self) -> dict[str, str]:
         """{field that the family does not read: what it belongs to}."""
         reads = {*family(self).reads.split(), "name", "frozen", "fused_attention"}
@@ -162,8 +167,7 @@ class BackboneConfig:
             yield Problem(f"{name}.drop_path", f"{self.drop_path} is not in [0, 1)")
         for where, size_px in sizes_px:
             if size_px % stride_px(self):
-                network = self.timm_model or self.name
-                field, value, divisor = "name", f"{network} has an output token per {stride_px(self)} px, which", ""
+                field, value, divisor = "name", f"{self.network} has an output token per {stride_px(self)} px, which", ""
                 if takes_any_patch(self):
                     field, value = "patch_size", f"{patch_px(self)}"
                     divisor = f"{_divisor(size_px, patch_px(self))} does, and of images "

@@ -66,7 +66,7 @@ def _network(run: RunFolder, classifier: bool) -> str:
     backbone, px = run.run["backbone"], run.run["data"]["image_size"]
     what = "A classifier" if classifier else "A backbone without a classifier"
     cost = run.cost
-    size = f"{what}: {backbone['name']} for images of {px} px"
+    size = f"{what}: {backbone.get('timm_model') or backbone['name']} for images of {px} px"
     if cost:
         size += (
             f", {quantity(cost['params_inference'] / 1e6, 'M')} parameters and {quantity(cost['macs_inference'] / 1e9, 'GMACs')} an image"

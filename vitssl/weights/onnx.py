@@ -55,7 +55,7 @@ def write(trained: Trained, out: Path, classifier: bool) -> None:
         program = torch.onnx.export(exported, input_names=["images"], output_names=outputs, dynamo=True, verbose=False, optimize=False)
     except torch.onnx.OnnxExporterError as error:
         why = re.sub(r"\x1b\[\d+m", "", str(error)).strip().splitlines()[0]
-        raise ConfigError(f"ONNX cannot have this {trained.run.backbone.name} ({why}); export --to safetensors") from None
+        raise ConfigError(f"ONNX cannot have this {trained.run.backbone.network} ({why}); export --to safetensors") from None
     assert program is not None
     facts = {"image_size": size, "mean": trained.mean, "std": trained.std, "classes": trained.classes if classifier else []}
     program.model.metadata_props.update({name: json.dumps(value) for name, value in facts.items()})
