@@ -13,7 +13,7 @@ from jobs.folders import architecture
 from jobs.graph import Stage
 from jobs.node import cli_command
 from jobs.shards import ROOT, expected_index
-from vitssl.config import ConfigError, Run, Site, assign, check_fits, checkpoints, load, unstarted
+from vitssl.config import ConfigError, Site, assign, check_fits, checkpoints, load
 from vitssl.config.weights import FOLDER, IMPORT, RELEASED, imported_folder, layout_and_file
 from vitssl.files import hash_file
 
@@ -79,17 +79,17 @@ def check_networks(stages: Iterable[Stage], site: Site) -> None:
     Raises:
         ConfigError: one does not, or timm has not.
     """
-    asked: dict[tuple[str, ...], tuple[Stage, Run, int]] = {}  # the first of those whose answer is the same
+    asked: dict[tuple[str, ...], tuple[Stage, int]] = {}  # the first of those whose answer is the same
     for stage in stages:
         run, index = stage.run, expected_index(stage.run.data)
         from_file = run.init_from is not None and "init_from" not in stage.pointers and Path(run.init_from).is_file()
         if index is not None and (from_file or run.backbone.timm_model):
-            bare = run if from_file else unstarted(run)
-            key = (architecture(run), str(bare.init_from), run.init_weights, *run.init_objectives, *run.init_except)
-            asked.setdefault(key, (stage, bare, len(index.classes)))
+            start = (run.init_from, run.init_weights, *run.init_objectives, *run.init_except) if from_file else ()
+            asked.setdefault((architecture(run), *map(str, start)), (stage, len(index.classes)))
     if not asked:
         return
-    among, runs, classes = zip(*asked.values(), strict=True)
+    among, classes = zip(*asked.values(), strict=True)
+    runs = [stage.run for stage in among]
     try:
         said = ask.of_runs("fits", runs, classes, site, [Path(run.init_from) for run in runs if run.init_from])
     except ask.Refused as refused:

@@ -82,11 +82,12 @@ STAGED = {"swin", "swin_plain", "cvt", "cvt_drloc", "resnet", "cifarresnet", "ci
 def lacking(backbone: str, objective: str) -> str | None:
     """A word of the refusal, or None where the pair is allowed: written down by hand, apart from the config's own table."""
     if "/masked_tokens" in objective and backbone not in MASKED_TOKENS:
-        return "has no masked tokens; set backbone.masked_tokens"
+        able = backbone.startswith(("vit", "sl_vit", "t2t"))
+        return f"has no masked tokens; {'set backbone.masked_tokens' if able else 'take a ViT'}"
     if ", reg" in objective and backbone in NO_CLS:
         return "class token"
     if ", reg" in objective and backbone != "vit_masked_tokens":
-        return "has no registers; set backbone.reg_tokens"
+        return f"has no registers; {'set backbone.reg_tokens' if backbone.startswith(('vit', 'sl_vit')) else 'take a ViT'}"
     if objective.endswith("/cls") and backbone in NO_CLS:
         return "class token"
     if backbone == "sl_vit" and ("/drop" in objective or "/mask" in objective or "pixel_shuffle" in objective):

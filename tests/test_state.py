@@ -213,6 +213,14 @@ def test_another_network_is_told_from_one_that_differs_in_a_part(make_run, pretr
         state.init_from(network, network.backbone, run)
 
 
+def test_a_pattern_that_excuses_no_name_is_refused(make_run, pretrained):
+    folder, _ = pretrained
+    run = make_run(CLASSIFY, {"init_from": str(folder), "init_except": ["patch_embed", "nonsense"]})
+    network = model.build(run, 10)
+    with pytest.raises(ConfigError, match=r"^init_except: 'nonsense' is in no name of the weights, such as backbone\."):
+        state.init_from(network, network.backbone, run)
+
+
 @pytest.mark.parametrize(("asked", "meant"), [("emaa", r" \(did you mean ema\?\)"), ("best", "")])
 def test_weights_of_another_kind_are_refused_with_the_choices(asked, meant):
     with pytest.raises(ConfigError, match=rf"^weights: '{asked}' is none of model, ema, teacher{meant}$"):

@@ -143,7 +143,7 @@ def checkpoint_path(source: str) -> Path:
     return path / LAST if path.is_dir() else path
 
 
-CLASSIFIER = re.compile(r"(head|head\.fc|fc)\.(weight|bias)")  # in networks of DeiT's, Swin's and other code
+CLASSIFIER = re.compile(r"backbone\.(head|head\.fc|fc|head_dist)\.(weight|bias)")  # of a bare network; it belongs to other classes
 TEACHER = re.compile(r"objectives\.\w+\.teacher\.backbone\.")  # where a teacher that follows the backbone is in a Model
 
 
@@ -204,9 +204,7 @@ def weights(source: str, which: str = "model") -> dict[str, Tensor]:
         raise ConfigError(f"{path} holds no weights by name; files of other programs: vitssl import --help")
     if any(name.startswith("backbone.") for name in tensors):
         return tensors
-    # a bare network, with or without DDP's prefix; its classifier belongs to other classes
-    bare = {name.removeprefix("module."): value for name, value in tensors.items()}
-    return {f"backbone.{name}": value for name, value in bare.items() if not CLASSIFIER.fullmatch(name)}
+    return {f"backbone.{name.removeprefix('module.')}": value for name, value in tensors.items()}  # a bare network, perhaps DDP's
 
 
 def _read_to_start(path: Path) -> dict[str, Any]:
@@ -223,14 +221,19 @@ def init_from(model: nn.Module, backbone: Backbone, run: Run) -> None:
     """Start the backbone, and the objectives named in ``run.init_objectives``, from another run's weights.
 
     Raises:
-        ConfigError: a tensor is missing, unexpected or of another shape, and no pattern of ``run.init_except`` excuses it.
+        ConfigError: a tensor is missing, unexpected or of another shape, and no pattern of ``run.init_except`` excuses it; or such a
+            pattern is in no name.
     """
     wanted = ("backbone.", *(f"objectives.{name}." for name in run.init_objectives))
     theirs = {k: v for k, v in weights(run.init_from, run.init_weights).items() if k.startswith(wanted)}
     check_finite(theirs, "", checkpoint_path(run.init_from))
-    theirs = backbone.convert_state_dict(theirs, prefix="backbone.")
+    converted = backbone.convert_state_dict(theirs, prefix="backbone.")
+    theirs = {name: value for name, value in converted.items() if not CLASSIFIER.fullmatch(name)}
     ours = {k: v for k, v in model.state_dict().items() if k.startswith(wanted)}
     problems = mismatches(ours, theirs)
+    for pattern in run.init_except:
+        if not any(re.search(pattern, name) for name in ours.keys() | theirs.keys()):
+            raise ConfigError(f"{pattern!r} is in no name of the weights, such as {next(iter(theirs), 'backbone.')}", "init_except")
     excused = {name for name in problems if name in EXTRAS or any(re.search(pattern, name) for pattern in run.init_except)}
     if left := [f"{name} {what}" for name, what in problems.items() if name not in excused]:
         more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""

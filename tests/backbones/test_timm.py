@@ -175,6 +175,29 @@ def test_released_weights_are_taken_without_their_classifier(name, make_run, tmp
     assert found and all(torch.equal(value, released.state_dict()[key]) for key, value in found.items())
 
 
+@pytest.mark.parametrize("name", ["test_vit", "swin_tiny_patch4_window7_224"])
+def test_positions_are_fitted_to_the_image_size_as_in_timm(name, make_run, tmp_path):
+    fields = {"name": "timm", "timm_model": name, **TINY.get(name, {})}
+    run = make_run(CLASSIFY, BARE, {"backbone": fields}, {"init_from": str(tmp_path / "x.pt")})
+    torch.save(timm.create_model(name, img_size=224).state_dict(), tmp_path / "x.pt")
+    network = model.build(run, 10)
+    state.init_from(network, network.backbone, run)
+    loaded = {"file": str(tmp_path / "x.pt"), "num_classes": 1000}
+    twin = timm.create_model(name, img_size=64, num_classes=0, global_pool="", pretrained=True, pretrained_cfg_overlay=loaded)
+    torch.testing.assert_close(network.backbone.network.state_dict(), twin.state_dict(), rtol=0, atol=0)
+
+
+def test_weights_of_another_network_are_one_line(make_run, tmp_path):
+    for ours, theirs in (("test_vit", "test_convnext"), ("test_convnext", "test_vit"), ("test_resnet", "test_efficientnet")):
+        run = make_run(
+            CLASSIFY, BARE, {"backbone": {"name": "timm", "timm_model": ours, **TINY[ours]}}, {"init_from": str(tmp_path / "x.pt")}
+        )
+        torch.save(timm.create_model(theirs).state_dict(), tmp_path / "x.pt")
+        network = model.build(run, 10)
+        with pytest.raises(ConfigError, match=rf"^init_from: .*(of another network than this {ours}; name that|timm cannot fit these)"):
+            state.init_from(network, network.backbone, run)
+
+
 def test_an_export_of_the_backbone_is_timms(make_run, tmp_path: Path):
     run = make_run(CLASSIFY, BARE, {"backbone": {"name": "timm", "timm_model": "test_convnext"}})
     folder, network = tmp_path / "run", model.build(run, 10).eval()
@@ -214,7 +237,7 @@ def test_what_does_not_fit_is_one_line(fields, message):
 
 def test_a_network_for_one_size_refuses_views_of_another():
     ours = make("test_vit", patch_size=16)
-    with pytest.raises(ConfigError, match=r"^backbone\.timm_model: it takes images of 64 px alone, and a view has 32 px$"):
+    with pytest.raises(ConfigError, match=r"^backbone\.timm_model: test_vit takes images of 64 px alone, and a view has 32 px; give "):
         ours.embed(torch.zeros(1, 3, 32, 32))
     assert make("test_convnext").embed(torch.zeros(1, 3, 32, 32)).grid == (1, 1)
 

@@ -72,13 +72,14 @@ def test_a_report_begins_with_the_best_arm_and_no_more_than_five_subjects(sweep,
 
 
 def test_of_many_columns_leads_are_counted(sweep):
-    """Of one seed no arm leads."""
+    """Of one seed no arm leads, and of two it may be chance."""
+    doubt = " The lead over the next arm may be chance."
     axes = {"data": ["a", "b", "c"], "seed": [0, 1]}
     folder = sweep({"scratch": lambda at: 80.0 + 3 * (at["data"] == "b"), "ssat": 82.0}, axes)
-    assert headlines(lay_out(collect(folder)))["Comparison"] == ["Best mean top-1: ssat in a and c; scratch in b."]
+    assert headlines(lay_out(collect(folder)))["Comparison"] == [f"Best mean top-1: ssat in a and c; scratch in b.{doubt}"]
     make = {("scratch", "b", 1): {"status": "waiting"}}
     folder = sweep({"scratch": 80.0, "ssat": 82.0}, axes, name="one", make=make)
-    assert headlines(lay_out(collect(folder)))["Comparison"] == ["Best mean top-1: ssat in a and c."]
+    assert headlines(lay_out(collect(folder)))["Comparison"] == [f"Best mean top-1: ssat in a and c.{doubt}"]
 
 
 def test_leads_are_counted_at_equal_epochs_and_at_equal_cost(sweep):
@@ -87,8 +88,17 @@ def test_leads_are_counted_at_equal_epochs_and_at_equal_cost(sweep):
     axes = {"data": ["a", "b", "c"], "cost": ["equal epochs", "equal MACs"], "seed": [0, 1]}
     folder = sweep({"scratch": lambda at: 80.0 + 5 * (at["cost"] == "equal MACs"), "ssat": 82.0}, axes, equal=equal)
     grid = lay_out(collect(folder))
-    leads = ["equal epochs: Best mean top-1: ssat in a, b and c.", "equal MACs: Best mean top-1: scratch in a, b and c."]
+    doubt = "The lead over the next arm may be chance."
+    leads = [f"equal epochs: Best mean top-1: ssat in a, b and c. {doubt}", f"equal MACs: Best mean top-1: scratch in a, b and c. {doubt}"]
     assert headlines(grid)["Comparison"] == leads
+
+
+def test_where_a_lead_may_be_chance_is_said(sweep):
+    spread = {("a", 0): 0.0, ("a", 1): 0.2, ("a", 2): 0.1}
+    at_c = lambda at: 82.0 + (2 - 4 * (at["seed"] == 1)) * (at["data"] == "c") + spread.get((at["data"], at["seed"]), 0.0)  # noqa: E731
+    folder = sweep({"scratch": lambda at: 80.0 + 0.1 * at["seed"], "ssat": at_c}, {"data": ["a", "b", "c"], "seed": [0, 1, 2]})
+    said = headlines(lay_out(collect(folder)))["Comparison"]
+    assert said == ["Best mean top-1: ssat in a, b and c. The lead over the next arm may be chance in c."]
 
 
 def test_what_is_best_and_what_to_take_stand_first_at_two_costs_on_two_sets(sweep):

@@ -4,6 +4,7 @@ here. Its features are what timm gives without pooling and classifier; they are 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from typing import Any
@@ -41,7 +42,7 @@ class TimmNetwork(Backbone):
         output = _output(cfg, size_px)
         self.num_prefix_tokens = getattr(self.network, "num_prefix_tokens", 0) if output.dim() == 3 else 0
         self._channels_last = output.dim() == 4 and getattr(self.network, "output_fmt", "NCHW") == "NHWC"
-        self._only_px = size_px if _is_of_one_size(cfg) else None
+        self._name, self._only_px = cfg.network, size_px if _is_of_one_size(cfg) else None
         self.embed_dim = output.shape[1 if output.dim() == 4 and not self._channels_last else -1]
         self.strides, self.widths, self.norm = (config.stride_px(cfg),), (self.embed_dim,), nn.Identity()
         _check_grid(cfg, size_px, self._features(output, self.grid(size_px)))
@@ -52,8 +53,8 @@ class TimmNetwork(Backbone):
     def embed(self, images_BCHW: Tensor) -> Embedded:
         """Nothing is shared between passes."""
         if self._only_px not in (None, images_BCHW.shape[-1]):
-            reason = f"it takes images of {self._only_px} px alone, and a view has {images_BCHW.shape[-1]} px"
-            raise ConfigError(reason, FIELD)
+            reason = f"{self._name} takes images of {self._only_px} px alone, and a view has {images_BCHW.shape[-1]} px"
+            raise ConfigError(f"{reason}; give data.views the same sizes, or take a network for any size", FIELD)
         return Embedded(images_BCHW, self.grid_of(images_BCHW))
 
     def forward(
@@ -75,14 +76,21 @@ class TimmNetwork(Backbone):
         return self._layer_ids[name.removeprefix("network.")]
 
     def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """Weights under timm's names, whose classifier is left out."""
+        """Weights under timm's names, without their classifier and fitted as timm does: positions to another image size, for example."""
         if any(name.startswith(f"{prefix}network.") for name in state):
             return state
-        named = self.network.pretrained_cfg.get("classifier") or ()
-        classifiers = tuple(f"{prefix}{name}." for name in ([named] if isinstance(named, str) else named))
         others = {name: value for name, value in state.items() if not name.startswith(prefix)}
-        own = {name: value for name, value in state.items() if name.startswith(prefix) and not name.startswith(classifiers)}
-        return others | {f"{prefix}network.{name.removeprefix(prefix)}": value for name, value in own.items()}
+        own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+        fit = getattr(sys.modules[type(self.network).__module__], "checkpoint_filter_fn", None)
+        if fit is not None:
+            try:
+                own = fit(own, self.network)
+            except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:  # in files of other networks
+                reason = f"timm cannot fit these weights to {self._name} ({type(error).__name__}: {error}); name a file of that network"
+                raise ConfigError(reason, "init_from") from None
+        named = self.network.pretrained_cfg.get("classifier") or ()
+        classifiers = tuple(f"{name}." for name in ([named] if isinstance(named, str) else named))
+        return others | {f"{prefix}network.{name}": value for name, value in own.items() if not name.startswith(classifiers)}
 
 
 def arguments(cfg: config.BackboneConfig, size_px: int) -> dict[str, Any]:
@@ -102,7 +110,9 @@ def create(cfg: config.BackboneConfig, size_px: int) -> nn.Module:
         bare = name.partition(".")[0]
         raise ConfigError(f"{name} names weights too; write timm_model: {bare}, and init_from: timm:{name}", FIELD)
     if not timm.is_model(name):
-        raise unknown(name, [], FIELD, also=closest(name, timm.list_models()) or ["a name of timm.list_models()"])
+        if near := closest(name, timm.list_models()):
+            raise unknown(name, [], FIELD, also=near)
+        raise ConfigError(f"{name!r} is not known (timm.list_models() lists the names)", FIELD)
     with _refusals(cfg, size_px):
         network = timm.create_model(name, **arguments(cfg, size_px))
     if not cfg.drop_path:  # not all networks take a rate, and some have one of their own
@@ -125,7 +135,7 @@ def _refusals(cfg: config.BackboneConfig, size_px: int) -> Iterator[None]:
         yield
     except (AssertionError, AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
         said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"timm has no {cfg.timm_model} with {arguments(cfg, size_px)} ({said})", FIELD) from None
+        raise ConfigError(f"timm cannot make {cfg.timm_model} with {arguments(cfg, size_px)} ({said})", FIELD) from None
 
 
 def _output(cfg: config.BackboneConfig, size_px: int) -> Tensor:

@@ -66,14 +66,15 @@ def _weights(arguments: argparse.Namespace) -> None:
 
 def _fits(arguments: argparse.Namespace) -> None:
     runs, classes = runs_and_classes(arguments)
-    from vitssl import model, state
+    from vitssl import cost, model, state
 
     for path, one, num_classes in zip(arguments.runs, runs, classes, strict=True):
         problem = {}
         try:
             network = model.build(one, num_classes)
-            if one.init_from is not None:
+            if one.init_from is not None and Path(one.init_from).exists():  # else an earlier stage, which is still to be trained
                 state.init_from(network, network.backbone, one)
+            cost.measure(one, num_classes)  # runs it on views of all sizes
         except ConfigError as error:
             if not arguments.json:
                 raise ConfigError(error.reason, error.field, error.place or str(path)) from None

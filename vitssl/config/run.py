@@ -14,7 +14,7 @@ from vitssl.config import bounds, evals
 from vitssl.config.backbones import BackboneConfig, capabilities, stride_px
 from vitssl.config.base import ConfigError, Problem, checkpoint, inactive_problems, less_than, runtime_field, teachers
 from vitssl.config.data import Data, View, view_px
-from vitssl.config.objectives import Objectives, active
+from vitssl.config.objectives import ObjectiveConfig, Objectives, active
 from vitssl.words import counted
 
 
@@ -124,11 +124,11 @@ class Run:
 
 # why a backbone cannot serve an objective, whose path is to be filled in
 LACKS = {
-    "cls": "has no class token; set {path}.pool=mean, where the objective has it",
-    "reg": "has no registers; set backbone.reg_tokens=1",
-    "keep": "cannot drop hidden tokens; set {path}.hide=mask",
-    "mask": "has no mask token; set {path}.hide=drop",
-    "masked_tokens": "has no masked tokens; set backbone.masked_tokens",
+    "cls": ("has no class token", "set {path}.pool=mean"),
+    "reg": ("has no registers", "set backbone.reg_tokens=1"),
+    "keep": ("cannot drop hidden tokens", "set {path}.hide=mask"),
+    "mask": ("has no mask token", "set {path}.hide=drop"),
+    "masked_tokens": ("has no masked tokens", "set backbone.masked_tokens"),
 }
 
 
@@ -297,7 +297,7 @@ def _demands(run: Run, to_train: bool) -> Iterator[Problem]:
         yield Problem(f"objectives.{name}.weight", "the weights of all objectives are 0: nothing would be trained")
     for name, objective in objectives.items():
         for lacking in sorted(objective.requires() - capabilities(run.backbone)):
-            yield Problem(f"objectives.{name}", lacks(run.backbone, lacking, f"objectives.{name}"))
+            yield Problem(f"objectives.{name}", lacks(run.backbone, lacking, f"objectives.{name}", objective))
         for view in objective.views():
             if view not in there:
                 add = f"; add 'data.views.{view}={{}}'" if view in vars(run.data.views) else ""
@@ -329,7 +329,7 @@ def _objective_problems(run: Run) -> Iterator[Problem]:
             yield Problem("init_objectives", f"{name} is not an active objective; the Run has {', '.join(objectives)}")
 
 
-def lacks(backbone: BackboneConfig, need: str, path: str) -> str:
+def lacks(backbone: BackboneConfig, need: str, path: str, objective: ObjectiveConfig) -> str:
     """Why a backbone without a capability cannot serve the objective at ``path``, and what can be done."""
     if backbone.tokenizer == "shifted" and need in ("keep", "mask"):
         return "backbone.tokenizer=shifted lets every token see part of its neighbours, even hidden ones; set patches"
@@ -337,4 +337,7 @@ def lacks(backbone: BackboneConfig, need: str, path: str) -> str:
         return (
             f"backbone.name={backbone.name} cannot hide tokens, neither by dropping nor by masking; simclr and dino need no hidden tokens"
         )
-    return f"backbone.name={backbone.name} {LACKS[need].format(path=path)}"
+    (what, advice), never = LACKS[need], backbone.inactive_fields()
+    if {"reg": "reg_tokens", "masked_tokens": "masked_tokens"}.get(need) in never or (need == "cls" and not hasattr(objective, "pool")):
+        advice = "take a ViT, such as vit_tiny"
+    return f"backbone.name={backbone.name} {what}; {advice.format(path=path)}"

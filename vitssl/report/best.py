@@ -111,11 +111,18 @@ def _unranked(grid: Grid, column: Any) -> str:
 def _winners(grid: Grid) -> str:
     """The columns that each arm leads; empty where no arm is named in any."""
     leads: dict[str, list[str]] = {}
+    open_in: list[str] = []
     for column in grid.columns:
         if ranked := grid.ranking(column):
             leads.setdefault(grid.label(ranked[0]), []).append(grid.name(column))
+            if corrected(grid, column).get(frozenset(ranked[:2]), 1.0) > 1 - LEVEL:
+                open_in.append(grid.name(column))
+    if not leads:
+        return ""
     told = [f"{arm} in {listed(names)}" for arm, names in sorted(leads.items(), key=lambda lead: -len(lead[1]))]
-    return grid.placed(None, f"Best mean {grid.measured.name}: {'; '.join(told)}.") if told else ""
+    where = "" if len(open_in) == sum(map(len, leads.values())) else f" in {listed(open_in)}"
+    doubt = f" The lead over the next arm may be chance{where}." if open_in else ""
+    return grid.placed(None, f"Best mean {grid.measured.name}: {'; '.join(told)}.{doubt}")
 
 
 def across(grid: Grid) -> list[str]:

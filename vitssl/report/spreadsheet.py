@@ -53,7 +53,7 @@ def _family(grid: Grid, places: list[tuple[Row, Row, object, object]]) -> Iterat
         p = gap.p if gap else None
         yield {
             **_named(grid, one, column), **{f"than_{name}": value for name, value in _named(grid, other, than).items()},
-            "difference": gap and gap.mean, "ci95_low": gap and gap.low, "ci95_high": gap and gap.high,
+            "difference": gap and round(gap.mean, 12), "ci95_low": gap and gap.low, "ci95_high": gap and gap.high,
             "p": p, "p_holm": None if p is None else next(together), "comparisons": len(known),
             "may_be_chance": gap.open if gap and gap.seeds >= LEAST else None, "seeds": gap and gap.seeds, "interval": gap and gap.how,
         }  # fmt: skip
