@@ -13,9 +13,15 @@ from jobs.node import cli_command
 from jobs.shards import ROOT
 from vitssl.config import Run, Site, save
 
+MISTAKE = 2  # the exit code of a user's
+
 
 class Refused(Exception):
     """The last line that the command said of why it did not do what was asked."""
+
+
+class Unreachable(Refused):
+    """The environment is not here: a container's program that only compute nodes have, for example."""
 
 
 def of_runs(command: str, runs: Sequence[Run], classes: Iterable[int], site: Site, files: Iterable[Path] = ()) -> list[dict[str, Any]]:
@@ -36,7 +42,7 @@ def of_runs(command: str, runs: Sequence[Run], classes: Iterable[int], site: Sit
         for run, folder in zip(runs, folders, strict=True):
             save(run, folder)
         words = [command, *map(str, folders), "--classes", ",".join(map(str, classes)), "--json"]
-        said = command_output(words, site, [Path(scratch), *(file.parent for file in files)])
+        said = command_output(words, site, [Path(scratch), *files])
     return [json.loads(line) for line in said.splitlines()]
 
 
@@ -46,7 +52,12 @@ def command_output(words: Sequence[str], site: Site, paths: Sequence[Path] = ())
     Raises:
         Refused: it failed.
     """
-    result = subprocess.run(cli_command(site, [ROOT, *paths], *words), cwd=ROOT, capture_output=True, text=True, check=False)
+    line = cli_command(site, [ROOT, *paths], *words)
+    try:
+        result = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise Unreachable(f"{line[0]}: {error.strerror}") from None
     if result.returncode:
-        raise Refused((result.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("error: "))
+        said = (result.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
+        raise (Refused if result.returncode == MISTAKE or site.image is None else Unreachable)(said)
     return result.stdout

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,9 +14,12 @@ from jobs.folders import architecture
 from jobs.graph import Stage
 from jobs.node import cli_command
 from jobs.shards import ROOT, expected_index
-from vitssl.config import ConfigError, Site, assign, check_fits, checkpoints, load
+from vitssl.config import ConfigError, Run, Site, assign, check_fits, checkpoints, load
 from vitssl.config.weights import FOLDER, IMPORT, RELEASED, imported_folder, layout_and_file
 from vitssl.files import hash_file
+from vitssl.words import note
+
+START, USUAL = ("init_from", "init_weights", "init_objectives", "init_except"), Run()  # the fields of what a Run starts from
 
 
 def prepare(stages: Iterable[Stage]) -> dict[str, str]:
@@ -73,25 +77,29 @@ def check_names(missing: dict[str, str], site: Site) -> None:
 
 
 def check_networks(stages: Iterable[Stage], site: Site) -> None:
-    """Does each file to start from fit its network, and has timm the networks that it is to have? Only tensors and timm tell; each network
-    is made once.
+    """Does each file to start from fit its network, and has timm the networks that it is to have? Only tensors and timm tell, which are
+    where training is; where that cannot be asked, it is seen when a run starts.
 
     Raises:
         ConfigError: one does not, or timm has not.
     """
-    asked: dict[tuple[str, ...], tuple[Stage, int]] = {}  # the first of those whose answer is the same
+    asked: dict[tuple, tuple[Stage, Run, int]] = {}  # the first of those whose answer is the same
     for stage in stages:
         run, index = stage.run, expected_index(stage.run.data)
         from_file = run.init_from is not None and "init_from" not in stage.pointers and Path(run.init_from).is_file()
         if index is not None and (from_file or run.backbone.timm_model):
-            start = (run.init_from, run.init_weights, *run.init_objectives, *run.init_except) if from_file else ()
-            asked.setdefault((architecture(run), *map(str, start)), (stage, len(index.classes)))
+            run = run if from_file else dataclasses.replace(run, **{name: getattr(USUAL, name) for name in START})
+            start = [str(getattr(run, name)) for name in START]
+            key = (architecture(run), len(index.classes), *start, run.optim.layer_decay)
+            asked.setdefault(key, (stage, run, len(index.classes)))
     if not asked:
         return
-    among, classes = zip(*asked.values(), strict=True)
-    runs = [stage.run for stage in among]
+    among, runs, classes = zip(*asked.values(), strict=True)
     try:
         said = ask.of_runs("fits", runs, classes, site, [Path(run.init_from) for run in runs if run.init_from])
+    except ask.Unreachable as unreachable:
+        note(f"whether files of weights and networks of timm fit is seen when runs start: {unreachable}")
+        return
     except ask.Refused as refused:
         raise ConfigError(f"vitssl fits failed: {refused}") from None
     for stage, problem in zip(among, said, strict=True):

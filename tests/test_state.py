@@ -213,6 +213,17 @@ def test_another_network_is_told_from_one_that_differs_in_a_part(make_run, pretr
         state.init_from(network, network.backbone, run)
 
 
+def test_heads_of_several_layers_are_left_out_of_bare_files(make_run, tmp_path):
+    """As in MAE's linear probes: a batch norm, and the classifier."""
+    run = make_run(CLASSIFY, {"init_from": str(tmp_path / "x.pt")})
+    network = model.build(run, 10)
+    bare = {name: torch.ones_like(value) for name, value in network.backbone.state_dict().items()}
+    heads = {"head.0.running_mean": torch.ones(3), "head.1.weight": torch.ones(3, 3), "fc.2.bias": torch.ones(3)}
+    torch.save({"model": bare | heads}, tmp_path / "x.pt")
+    state.init_from(network, network.backbone, run)
+    assert all((value == 1).all() for value in network.backbone.state_dict().values())
+
+
 def test_a_pattern_that_excuses_no_name_is_refused(make_run, pretrained):
     folder, _ = pretrained
     run = make_run(CLASSIFY, {"init_from": str(folder), "init_except": ["patch_embed", "nonsense"]})

@@ -143,7 +143,7 @@ def checkpoint_path(source: str) -> Path:
     return path / LAST if path.is_dir() else path
 
 
-CLASSIFIER = re.compile(r"backbone\.(head|head\.fc|fc|head_dist)\.(weight|bias)")  # of a bare network; it belongs to other classes
+CLASSIFIERS = ("backbone.head.", "backbone.fc.", "backbone.head_dist.")  # of a bare network; they belong to other classes
 TEACHER = re.compile(r"objectives\.\w+\.teacher\.backbone\.")  # where a teacher that follows the backbone is in a Model
 
 
@@ -228,7 +228,7 @@ def init_from(model: nn.Module, backbone: Backbone, run: Run) -> None:
     theirs = {k: v for k, v in weights(run.init_from, run.init_weights).items() if k.startswith(wanted)}
     check_finite(theirs, "", checkpoint_path(run.init_from))
     converted = backbone.convert_state_dict(theirs, prefix="backbone.")
-    theirs = {name: value for name, value in converted.items() if not CLASSIFIER.fullmatch(name)}
+    theirs = {name: value for name, value in converted.items() if not name.startswith(CLASSIFIERS)}
     ours = {k: v for k, v in model.state_dict().items() if k.startswith(wanted)}
     problems = mismatches(ours, theirs)
     for pattern in run.init_except:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from pathlib import Path
 
@@ -163,9 +164,31 @@ def test_layers_that_timm_does_not_tell_apart_do_not_decay():
         optim.param_groups(network, ours, config.Optim(layer_decay=0.9))
 
 
-@pytest.mark.parametrize("name", TINY)
+@pytest.mark.parametrize("name", ["rexnet_100", "ghostnet_100", "tiny_vit_5m_224"])
+def test_nothing_is_dropped_that_the_run_does_not_drop(name):
+    ours = make(name).train()
+    images_BCHW = torch.randn(2, 3, 64, 64)
+    first, second = (features(ours, images_BCHW).tokens_BND for _ in range(2))  # of other draws
+    assert torch.equal(first, second)
+
+
+def test_a_teacher_in_evaluation_mode_sees_its_parameters_move():
+    """TinyViT's, LeViT's and others' attention keeps its biases then."""
+    ours = make("tiny_vit_5m_224").eval()
+    images_BCHW = torch.randn(2, 3, 64, 64)
+    with torch.no_grad():
+        features(ours, images_BCHW)
+        for parameter in ours.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+        found = features(ours, images_BCHW).tokens_BND
+        expected = features(copy.deepcopy(ours).train().eval(), images_BCHW).tokens_BND
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("name", but_for_a_release([*TINY, "tiny_vit_5m_224", "caformer_s18", "vit_pe_core_tiny_patch16_384"], TINY))
 def test_released_weights_are_taken_without_their_classifier(name, make_run, tmp_path):
-    run = make_run(CLASSIFY, BARE, {"backbone": {"name": "timm", "timm_model": name, **TINY[name]}}, {"init_from": str(tmp_path / "x.pt")})
+    patch = TINY.get(name, {"patch_size": 16 if "patch16" in name else 32})
+    run = make_run(CLASSIFY, BARE, {"backbone": {"name": "timm", "timm_model": name, **patch}}, {"init_from": str(tmp_path / "x.pt")})
     of_size = {"img_size": 64} if timm.get_pretrained_cfg(name).fixed_input_size else {}
     released = timm.create_model(name, **of_size)
     state.save(tmp_path / "x.pt", {"model": released.state_dict(), "source": f"timm:{name}"})
@@ -185,6 +208,18 @@ def test_positions_are_fitted_to_the_image_size_as_in_timm(name, make_run, tmp_p
     loaded = {"file": str(tmp_path / "x.pt"), "num_classes": 1000}
     twin = timm.create_model(name, img_size=64, num_classes=0, global_pool="", pretrained=True, pretrained_cfg_overlay=loaded)
     torch.testing.assert_close(network.backbone.network.state_dict(), twin.state_dict(), rtol=0, atol=0)
+
+
+def test_a_stage_for_images_of_another_size_starts_from_an_earlier_one(make_run, tmp_path):
+    fields = {"backbone": {"name": "timm", "timm_model": "test_vit", "patch_size": 16}}
+    small = model.build(make_run(CLASSIFY, BARE, fields), 10)
+    state.save(tmp_path / "x.pt", {"model": small.state_dict(), "data": {}})
+    run = make_run(CLASSIFY, BARE, fields, {"init_from": str(tmp_path / "x.pt"), "data.image_size": 128})
+    network = model.build(run, 10)
+    state.init_from(network, network.backbone, run)
+    ours, theirs = (one.backbone.network.state_dict() for one in (network, small))
+    assert ours["pos_embed"].shape[1] > theirs["pos_embed"].shape[1]
+    assert all(torch.equal(ours[key], value) for key, value in theirs.items() if key != "pos_embed")
 
 
 def test_weights_of_another_network_are_one_line(make_run, tmp_path):
@@ -225,7 +260,7 @@ def test_an_export_of_the_backbone_is_timms(make_run, tmp_path: Path):
             {"patch_size": 16},
             "backbone.patch_size: test_convnext has 2 x 2 tokens of an image of 64 px, not one per 16 px; set patch_size: 32",
         ),
-        ({"timm_model": "crossvit_tiny_240"}, "img_size': 64} (Only token or avg pooling is supported.)"),
+        ({"timm_model": "crossvit_tiny_240"}, "for images of 64 px (Only token or avg pooling is supported.)"),
         ({"timm_model": "inception_v3", "size_px": 299}, "has 64 tokens of an image of 299 px, which are no even grid"),
         ({"timm_model": "vgg11_bn", "drop_path": 0.1}, "'drop_path_rate': 0.1}"),
     ],
@@ -246,6 +281,10 @@ def test_a_network_for_one_size_refuses_views_of_another():
     ("fields", "message"),
     [
         ({"backbone.name": "timm"}, "backbone.timm_model: name one of timm's networks, such as convnext_tiny"),
+        (
+            {"backbone.name": "timm", "backbone.timm_model": "test_vit", "objectives.classify.norm": "fc"},
+            r"objectives\.classify\.norm: timm's networks end in their norms",
+        ),
         ({"backbone.timm_model": "convnext_tiny"}, "backbone.timm_model: .* a backbone that has this option .vit_pico does not"),
         ({"backbone.name": "efficientnet_b0"}, "for another network of timm's, write name: timm and timm_model: efficientnet_b0"),
     ],

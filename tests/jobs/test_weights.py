@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -76,6 +77,25 @@ def test_networks_of_timm_are_made_before_anything_is_queued(make_run, digits):
     weights.check_networks(stages[:1], Site())
     with pytest.raises(ConfigError, match=r"^x\.yaml: resnot: backbone\.timm_model: 'test_resnot' is not known .did you mean test_resnet"):
         weights.check_networks(stages, Site())
+
+
+def test_heads_to_start_from_are_checked_for_every_number_of_classes(stage, digits, tmp_path, monkeypatch):
+    torch.save({"model": model.build(stage("x").run, 10).state_dict(), "data": {}}, tmp_path / "x.pt")
+    stages = [stage(str(tmp_path / "x.pt")) for _ in range(2)]
+    for one, name in zip(stages, ("ten", "hundred"), strict=True):
+        one.run.data.shards, one.run.init_objectives, one.where = name, ["classify"], name
+    counts = {"ten": ["0"] * 10, "hundred": ["0"] * 100}
+    monkeypatch.setattr(weights, "expected_index", lambda data: SimpleNamespace(classes=counts[data.shards]))
+    with pytest.raises(ConfigError, match=r"^hundred: init_from: .*objectives\.classify\.head.*has shape"):
+        weights.check_networks(stages, Site())
+
+
+def test_where_the_container_cannot_be_asked_runs_start_unchecked(make_run, digits, capfd):
+    bare = {f"backbone.{name}": None for name in ("embed_dim", "depth", "num_heads", "patch_size")}
+    of_timm = {"backbone": {"name": "timm", "timm_model": "test_resnot"}, "data.shards": str(digits)}
+    one = Stage("train", make_run({"objectives.classify.pool": "mean", "data.image_size": 32}, bare, of_timm), "x.yaml", {})
+    weights.check_networks([one], Site(image="/nowhere.sif", container="no-such-program exec"))
+    assert "is seen when runs start: no-such-program: No such file or directory" in capfd.readouterr().err
 
 
 def test_weights_that_cannot_be_fetched_queue_nothing(tmp_path):

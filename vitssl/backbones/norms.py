@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from timm import layers
+from timm.layers import BatchNormAct2d as TimmBatchNormAct2d
 from torch import Tensor, nn
 
 from vitssl import dist
@@ -114,7 +114,7 @@ class BatchNormAct2d(BatchNorm2d):
 
 
 # by the class that is replaced
-OURS = {layers.BatchNormAct2d: BatchNormAct2d, nn.BatchNorm2d: BatchNorm2d, nn.BatchNorm1d: BatchNorm1d}
+OURS = {TimmBatchNormAct2d: BatchNormAct2d, nn.BatchNorm2d: BatchNorm2d, nn.BatchNorm1d: BatchNorm1d}
 
 
 def replace_batch_norms(module: nn.Module) -> None:

@@ -46,6 +46,8 @@ class TimmNetwork(Backbone):
         self.embed_dim = output.shape[1 if output.dim() == 4 and not self._channels_last else -1]
         self.strides, self.widths, self.norm = (config.stride_px(cfg),), (self.embed_dim,), nn.Identity()
         _check_grid(cfg, size_px, self._features(output, self.grid(size_px)))
+        # what some networks keep of their parameters in evaluation mode, where a teacher is while its parameters move
+        self._caching = tuple(part for part in self.network.modules() if hasattr(part, "attention_bias_cache"))
         matcher = self.network.group_matcher(coarse=False) if hasattr(self.network, "group_matcher") else None
         self._layer_ids = {} if matcher is None else group_parameters(self.network, matcher, reverse=True)
         self.num_layers = max(self._layer_ids.values(), default=0)
@@ -61,7 +63,11 @@ class TimmNetwork(Backbone):
         self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, out_indices: tuple[int, ...] = ()
     ) -> Features:
         assert keep_BM is None and mask_BN is None, "config lets no objective hide tokens of a network of timm"
+        for part in self._caching:
+            part.attention_bias_cache = {}
         last = self._features(self.network(embedded.tokens), embedded.grid)
+        if last.grid != embedded.grid:
+            raise ConfigError(f"{self._name} has {last.grid} tokens of an image in which {embedded.grid} are expected", FIELD)
         return last.holding(last.sequence(), intermediates=dict.fromkeys(out_indices, last))
 
     def _features(self, output: Tensor, grid: tuple[int, ...]) -> Features:
@@ -76,21 +82,21 @@ class TimmNetwork(Backbone):
         return self._layer_ids[name.removeprefix("network.")]
 
     def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """Weights under timm's names, without their classifier and fitted as timm does: positions to another image size, for example."""
-        if any(name.startswith(f"{prefix}network.") for name in state):
-            return state
+        """Weights under timm's names, fitted as timm does (positions to another image size, for example), without what comes after the
+        features."""
         others = {name: value for name, value in state.items() if not name.startswith(prefix)}
-        own = {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+        own = {name.removeprefix(prefix).removeprefix("network."): value for name, value in state.items() if name.startswith(prefix)}
+        ours = self.network.state_dict()
         fit = getattr(sys.modules[type(self.network).__module__], "checkpoint_filter_fn", None)
-        if fit is not None:
+        if fit is not None and any(name not in own or own[name].shape != value.shape for name, value in ours.items()):
             try:
                 own = fit(own, self.network)
             except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:  # in files of other networks
                 reason = f"timm cannot fit these weights to {self._name} ({type(error).__name__}: {error}); name a file of that network"
                 raise ConfigError(reason, "init_from") from None
-        named = self.network.pretrained_cfg.get("classifier") or ()
-        classifiers = tuple(f"{name}." for name in ([named] if isinstance(named, str) else named))
-        return others | {f"{prefix}network.{name}": value for name, value in own.items() if not name.startswith(classifiers)}
+        with torch.device("meta"):
+            ends = timm.create_model(self._name).state_dict().keys() - ours.keys()  # of its pooling and its classifier
+        return others | {f"{prefix}network.{name}": value for name, value in own.items() if name not in ends}
 
 
 def arguments(cfg: config.BackboneConfig, size_px: int) -> dict[str, Any]:
@@ -109,17 +115,25 @@ def create(cfg: config.BackboneConfig, size_px: int) -> nn.Module:
     if "." in name:
         bare = name.partition(".")[0]
         raise ConfigError(f"{name} names weights too; write timm_model: {bare}, and init_from: timm:{name}", FIELD)
-    if not timm.is_model(name):
+    if name not in timm.list_models():  # which leaves out names that timm has given up
         if near := closest(name, timm.list_models()):
             raise unknown(name, [], FIELD, also=near)
         raise ConfigError(f"{name!r} is not known (timm.list_models() lists the names)", FIELD)
     with _refusals(cfg, size_px):
         network = timm.create_model(name, **arguments(cfg, size_px))
-    if not cfg.drop_path:  # not all networks take a rate, and some have one of their own
-        for part in network.modules():
-            if isinstance(part, DropPath):
-                part.drop_prob = 0.0
+    _leave_dropout_to_the_run(network, cfg.drop_path)
     return network
+
+
+def _leave_dropout_to_the_run(network: nn.Module, drop_path: float) -> None:
+    """A Run's backbone has no dropout, and stochastic depth where it says so; not all networks take a rate, and some have their own."""
+    if hasattr(network, "drop_rate"):
+        network.drop_rate = 0.0
+    for part in network.modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd):
+            part.p = 0.0
+        elif isinstance(part, DropPath) and not drop_path:
+            part.drop_prob = 0.0
 
 
 def _is_of_one_size(cfg: config.BackboneConfig) -> bool:
@@ -134,8 +148,9 @@ def _refusals(cfg: config.BackboneConfig, size_px: int) -> Iterator[None]:
     try:
         yield
     except (AssertionError, AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ConfigError(f"timm cannot make {cfg.timm_model} with {arguments(cfg, size_px)} ({said})", FIELD) from None
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = f"timm refuses {cfg.timm_model} with {arguments(cfg, size_px)} for images of {size_px} px ({said})"
+        raise ConfigError(reason, FIELD) from None
 
 
 def _output(cfg: config.BackboneConfig, size_px: int) -> Tensor:
@@ -148,7 +163,7 @@ def _output(cfg: config.BackboneConfig, size_px: int) -> Tensor:
         twin, image = create(cfg, size_px).eval(), torch.zeros(1, 3, size_px, size_px)
         with _refusals(cfg, size_px):
             output = twin(image)
-    if not isinstance(output, Tensor) or output.dim() not in (3, 4):
+    if not isinstance(output, Tensor) or output.dim() not in (3, 4) or (output.dim() == 3 and output.shape[1] == 1):
         raise ConfigError(f"{cfg.timm_model} ends neither in a map nor in tokens", FIELD)
     return output
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 from vitssl.cli.base import add_runs, add_set, add_weights, command, note_unfinished, run, runs_and_classes
-from vitssl.config import ConfigError
+from vitssl.config import ConfigError, Run
 from vitssl.config.weights import LAYOUTS, RELEASED
 from vitssl.files import check_new
 
@@ -66,20 +67,31 @@ def _weights(arguments: argparse.Namespace) -> None:
 
 def _fits(arguments: argparse.Namespace) -> None:
     runs, classes = runs_and_classes(arguments)
-    from vitssl import cost, model, state
-
     for path, one, num_classes in zip(arguments.runs, runs, classes, strict=True):
         problem = {}
         try:
-            network = model.build(one, num_classes)
-            if one.init_from is not None and Path(one.init_from).exists():  # else an earlier stage, which is still to be trained
-                state.init_from(network, network.backbone, one)
-            cost.measure(one, num_classes)  # runs it on views of all sizes
+            _start(one, num_classes)
         except ConfigError as error:
             if not arguments.json:
                 raise ConfigError(error.reason, error.field, error.place or str(path)) from None
             problem = {"reason": error.reason, "field": error.field, "place": error.place}
         print(json.dumps(problem) if arguments.json else f"{path}: {one.init_from or 'the network'} fits")
+
+
+def _start(one: Run, num_classes: int) -> None:
+    """All that a start checks of a network, and a step on views of all sizes; without weights from shapes alone.
+
+    Raises:
+        ConfigError: it cannot be made, or the weights do not fit it.
+    """
+    from vitssl import cost, macs, model, optim, state
+
+    with nullcontext() if one.init_from else macs.shapes_only():
+        network = model.build(one, num_classes)
+        if one.init_from is not None:
+            state.init_from(network, network.backbone, one)
+        optim.param_groups(network, network.backbone, one.optim)
+    cost.measure(one, num_classes)
 
 
 def _import(arguments: argparse.Namespace) -> None:

@@ -93,7 +93,7 @@ FAMILIES = {
         {"timm": Size(1, (1,), patch_size=32)},  # the width is timm's
         reads="timm_model patch_size drop_path batch_norm",
         capabilities="",
-        smoke={"timm_model": "test_convnext", "patch_size": 32, "drop_path": 0.0},
+        smoke={},  # the named one, as arms may differ by it alone
     ),
 }
 SIZES = {name: size for family in FAMILIES.values() for name, size in family.sizes.items()}

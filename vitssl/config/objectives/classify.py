@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, Optional
 
-from vitssl.config.backbones import family, num_intermediates
+from vitssl.config.backbones import family, module, num_intermediates
 from vitssl.config.base import Problem, inactive_problems, less_than
 from vitssl.config.objectives.base import ObjectiveConfig
 
@@ -45,6 +45,8 @@ class HeadConfig:
             yield Problem(
                 f"{name}.blocks", f"{self.blocks} is more than the {num_intermediates(run.backbone)} of backbone.name={run.backbone.name}"
             )
+        if self.norm == "fc" and module(run.backbone) == "timm":
+            yield Problem(f"{name}.norm", "timm's networks end in their norms, so that none is left to come after the mean; leave it out")
         if self.norm == "fc" and (self.pool != "mean" or self.blocks > 1):
             yield Problem(f"{name}.norm", "fc comes after the mean of the last block's patch tokens; set pool: mean and blocks: 1")
 
