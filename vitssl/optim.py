@@ -25,7 +25,7 @@ def param_groups(model: nn.Module, backbone: Backbone, cfg: config.Optim) -> lis
     Vectors and biases are not decayed, unless ``optim.decay`` names them, nor what ``optim.no_decay`` names; tokens and learned
     positions are, as in SSAT's and DINO's code and MAE's pretraining (MAE's fine-tuning, DeiT and timm leave them out, which is
     ``optim.no_decay: [pos_embed, cls_token]``). With layer decay d a parameter of layer i of L has the scale d ** (L + 1 - i);
-    heads and the final norm have 1 (MAE's and BEiT's code; timm counts the norm with the last block).
+    heads and the final norm have 1 (MAE's and BEiT's code; timm counts the norm with the last block, and so do its own networks here).
 
     Raises:
         ConfigError: a pattern of ``optim.decay`` that matches no parameter.

@@ -23,7 +23,7 @@ from vitssl.cli.base import (
     positive,
     run,
     runs_and_classes,
-)  # fmt: skip
+)
 from vitssl.config import ConfigError
 from vitssl.config.evals import KINDS
 from vitssl.files import check_place
