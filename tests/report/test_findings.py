@@ -426,7 +426,7 @@ OF_SWEEPS = {  # of all axes of all sweeps those of hyper-parameters; the others
     "ssat_epochs": ["loop.epochs"],
     "ssat_lambda": ["lambda"],
 }
-OTHERS = {"backbone", "cost", "data", "fraction", "labels", "pretrain", "protocol", "size", "weights"}
+OTHERS = {"backbone", "cost", "data", "fraction", "labels", "pretrain", "protocol", "size", "task", "weights"}
 OF_ARMS = {  # and all that any two of a sweep's arms differ in, where that is hyper-parameters alone
     "cifar10_scarce_tasks": ["data.views.main.color"],
     "drloc_ablation": ["objectives.drloc.pairs", "objectives.drloc.weight"],
