@@ -52,7 +52,6 @@ def test_of_files_the_first_that_fits_no_network_is_named_with_the_place_that_na
     stages = [stage(str(file)) for _ in range(3)]
     for one in stages:
         one.run.data.shards = str(digits)
-    weights.check_networks(stages, Site())
     stages[1].run.backbone.depth = 1
     stages[2].run.backbone.embed_dim = 48  # comes later
     with pytest.raises(ConfigError, match=r"stages\.train: init_from: .*weights\.pth: backbone\.blocks\.1\..* not part of the network"):
@@ -67,6 +66,7 @@ def test_of_files_the_first_that_fits_no_network_is_named_with_the_place_that_na
     assert cli.main(["fits", "run"]) == 0 and capfd.readouterr().out == f"run: {file} fits\n"
 
 
+@pytest.mark.release
 def test_networks_of_timm_are_made_before_anything_is_queued(make_run, digits):
     bare = {f"backbone.{name}": None for name in ("embed_dim", "depth", "num_heads", "patch_size")}
     shared = ({"objectives.classify.pool": "mean", "data.shards": str(digits), "data.image_size": 32, "init_from": "a stage"}, bare)
@@ -79,6 +79,7 @@ def test_networks_of_timm_are_made_before_anything_is_queued(make_run, digits):
         weights.check_networks(stages, Site())
 
 
+@pytest.mark.release
 def test_heads_to_start_from_are_checked_for_every_number_of_classes(stage, digits, tmp_path, monkeypatch):
     torch.save({"model": model.build(stage("x").run, 10).state_dict(), "data": {}}, tmp_path / "x.pt")
     stages = [stage(str(tmp_path / "x.pt")) for _ in range(2)]
