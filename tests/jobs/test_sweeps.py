@@ -38,7 +38,7 @@ ALL = [*((path.stem, "") for path in SWEEPS), *OTHERS]
 LONG = {
     "drloc_ablation", "drloc_variants", "drloc_finetune", "drloc_in100_epochs", "drloc_scratch", "gmml_ablation", "lut_ablation",
     "lut_ablation axes.protocol=probe", "lut_transfer", "lut_weight", "mt_granularity", "mt_stl10", "mt_transfer", "cifar10_masked_tokens",
-    "cifar10_scarce_pretraining", "ssat_decoder", "ssat_domainnet",
+    "cifar10_scarce_pretraining", "ssat_backbones", "ssat_decoder", "ssat_domainnet",
 }  # fmt: skip
 FEW = [("quickstart", "")]  # of a chain and of joint training
 
