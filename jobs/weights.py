@@ -90,7 +90,7 @@ def check_networks(stages: Iterable[Stage], site: Site) -> None:
         if index is not None and (from_file or run.backbone.timm_model):
             run = run if from_file else dataclasses.replace(run, **{name: getattr(USUAL, name) for name in START})
             start = [str(getattr(run, name)) for name in START]
-            key = (architecture(run), len(index.classes), *start, run.optim.layer_decay)
+            key = (architecture(run), len(index.classes), *start, run.optim.layer_decay, *run.optim.decay)
             asked.setdefault(key, (stage, run, len(index.classes)))
     if not asked:
         return

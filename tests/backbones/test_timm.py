@@ -24,7 +24,7 @@ from vitssl.weights.exporting import export
 
 CLASSIFY = {"data.image_size": 64, "objectives.classify": {"pool": "mean"}}
 BARE = {f"backbone.{name}": None for name in ("embed_dim", "depth", "num_heads", "patch_size")}
-# every kind of end that timm's networks have, and of batch norm: a map, one with channels last, tokens, tokens behind special ones
+# every kind of batch norm that timm's networks have, and of end: a map, one with channels last (MambaOut), tokens behind special ones
 TINY = {
     "test_convnext": {},
     "test_resnet": {},
