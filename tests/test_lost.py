@@ -28,10 +28,14 @@ def records(*kwh: float) -> list[dict]:
         (starts((0, 0), (30, 10)), 8 * 10 / 40),
         (starts((0, 0), (0, 20)), 8.0),  # before its first checkpoint
         (starts((0, 0), (30, 10), (40, 40)), 8 * 10 / 40 + 4 * 40 / 50),
+        (starts((0, 0), (43, 0), (0, 40)), 8.0),  # its checkpoint was deleted before the next had logged a step
+        (starts((0, 0), (100, 0), (0, 100)), 8.0),
+        (starts((0, 0), (100, 0), (50, 80)), 8 * 50 / 100 + 4.0),  # its last checkpoint was damaged
+        (starts((0, 0), (40, 0), (20, 30), (10, 15)), 8 * 30 / 40 + 4.0 + 1.0),
     ],
 )
 def test_an_attempt_s_energy_is_lost_as_far_as_its_steps_are(events, lost) -> None:
-    assert lost_kwh(events, records(8.0, 4.0, 1.0)) == pytest.approx(lost)
+    assert lost_kwh(events, records(8.0, 4.0, 1.0, 1.0)) == pytest.approx(lost)
 
 
 def test_two_nodes_of_an_attempt_count_both() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -19,9 +20,16 @@ def lost_kwh(events: Sequence[dict[str, Any]], emissions: Sequence[dict[str, Any
 
 
 def _shares(starts: list[dict[str, Any]]) -> dict[int, float]:
-    """By attempt."""
-    shares = {}
+    """Of the steps of each attempt, how many another one trained again. It may begin below where the one before it began: where that
+    one's checkpoint was damaged or deleted."""
+    trained: Counter[int] = Counter()
+    lost: Counter[int] = Counter()
+    kept: list[tuple[int, int, int]] = []  # attempt, and the first and last of its steps that no later one trained again
     for this, following in pairwise(starts):
-        kept, lost = following["step"] - this["step"], following["lost_steps"]
-        shares[this["attempt"]] = lost / (kept + lost) if lost else 0.0
-    return shares
+        attempt, begin, resumed = this["attempt"], this["step"], following["step"]
+        end = max(begin, resumed + following["lost_steps"])
+        trained[attempt] += end - begin
+        for of, first, last in [*kept, (attempt, begin, end)]:
+            lost[of] += max(0, last - max(first, resumed))
+        kept = [(of, first, min(last, resumed)) for of, first, last in [*kept, (attempt, begin, end)] if first < resumed]
+    return {attempt: lost[attempt] / steps for attempt, steps in trained.items() if steps}
