@@ -15,13 +15,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from jobs.graph import Graph, Job
 from jobs.shards import ROOT, facts, folders_of, images_worked
 from jobs.sweep import Spec
 from vitssl.atomic import write_atomically
-from vitssl.config import SCHEMA, ConfigError, Run, Site, View, active, active_views, checkpoints, read_yaml, save, unstarted
+from vitssl.config import SCHEMA, ConfigError, Run, Site, View, active, active_views, checkpoints, read_yaml, save_fields, unstarted
 from vitssl.config.evals import evals_of, pending
 from vitssl.config.sweep import Arm
 from vitssl.files import GRID, SUBMITTING, hash_file, held, read_json, write_json
@@ -151,19 +149,17 @@ def status_command(sweep: Path) -> str:
 def write_run(job: Job, launch: Launch) -> None:
     """Write `run.yaml` and `job.json`.
 
-    A run that has begun continues with the source that it began with, and with a `run.yaml` that this source can read. The
-    `job.json` of a trained run stays; how it is evaluated now is added.
+    A run that has begun continues with the source that it began with, and with a `run.yaml` that this source can read. Those of a trained
+    run stay, as they say how it was trained; where its images are now and how it is evaluated is added.
     """
     before, source = read_json(job.folder / "job.json"), _source(job, launch)
     trained = bool(before) and is_trained(job)
-    known = read_yaml(job.folder / "run.yaml", variables=False) if trained or source != launch.source else None
-    save(job.run, job.folder)
-    if known is not None:
-        now = read_yaml(job.folder / "run.yaml", variables=False)
-        kept = _as_known(known, now)
-        if trained:  # it says how the run was trained; where its images are, and how it is evaluated, is today's
-            kept = known | {"evals": now["evals"], "data": known["data"] | {"shards": now["data"]["shards"]}}
-        OmegaConf.save(OmegaConf.create(kept), job.folder / "run.yaml")
+    fields = dataclasses.asdict(job.run)
+    if trained or source != launch.source:
+        known = read_yaml(job.folder / "run.yaml", variables=False)
+        today = {"evals": fields["evals"], "data": known["data"] | {"shards": fields["data"]["shards"]}}
+        fields = known | today if trained else _as_known(known, fields)
+    save_fields(fields, job.folder)
     content = launch.about() | dataclasses.asdict(job.resources)
     content |= {
         "identity": job.identity,

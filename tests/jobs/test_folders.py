@@ -44,6 +44,26 @@ def test_a_begun_run_goes_on_with_its_source_and_with_a_run_yaml_that_this_can_r
     assert read_json(job.folder / "job.json")["source"] == str(tmp_path / "older")
 
 
+def test_of_a_begun_run_that_cannot_be_written_the_former_run_yaml_stays(begun, tmp_path, monkeypatch):
+    before = (begun.folder / "run.yaml").read_text()
+
+    def fail_at_its_end(content, path):
+        Path(path).write_text("seed: 0")
+        raise OSError("no space left")
+
+    monkeypatch.setattr("vitssl.config.merging.OmegaConf.save", fail_at_its_end)
+    with pytest.raises(OSError, match="no space left"):
+        folders.write_run(begun, launch(begun, tmp_path))
+    assert (begun.folder / "run.yaml").read_text() == before
+
+
+def test_what_a_begun_run_writes_is_never_what_its_source_cannot_read(begun, tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(folders, "save_fields", lambda fields, folder: written.append(fields))
+    folders.write_run(begun, launch(begun, tmp_path))
+    assert len(written) == 1 and "init_weights" not in written[0] and "seed" in written[0]
+
+
 def test_without_its_source_it_goes_on_with_todays(begun, tmp_path):
     shutil.rmtree(tmp_path / "older")
     folders.write_run(begun, launch(begun, tmp_path))

@@ -24,7 +24,7 @@ from vitssl.config.fields import checkpoint_fields
 from vitssl.config.fits import check_fits
 from vitssl.config.identity import SCHEMA, identity
 from vitssl.config.masked_tokens import MaskedTokens
-from vitssl.config.merging import dotted, fill, load, merge, nested, save
+from vitssl.config.merging import dotted, fill, load, merge, nested, save, save_fields
 from vitssl.config.objectives import ObjectiveConfig, Objectives, active
 from vitssl.config.reading import read_value, read_yaml
 from vitssl.config.run import (

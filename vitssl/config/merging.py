@@ -202,7 +202,12 @@ def load(folder: str | Path) -> Run:
 
 def save(run: Run, folder: str | Path) -> None:
     """Write ``run.yaml`` with every default stored explicitly: whole, or the former one stays."""
+    save_fields(dataclasses.asdict(run), folder)
+
+
+def save_fields(fields: dict[str, Any], folder: str | Path) -> None:
+    """As `save`, of the fields that another version of vitssl knows."""
     path = Path(folder) / "run.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
-        OmegaConf.save(OmegaConf.create(dataclasses.asdict(run)), temporary)  # in a third of the time of OmegaConf.structured
+        OmegaConf.save(OmegaConf.create(fields), temporary)  # in a third of the time of OmegaConf.structured
