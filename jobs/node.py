@@ -111,16 +111,22 @@ def cache_folder(of_run: str | None, site: Site) -> tuple[str, str | None]:
     return next(((name, folder) for name, folder in named.items() if folder), ("", None))
 
 
+def set_up(site: Site, source: Path) -> list[str]:
+    """Shell lines before training: the site's, its variables, and the source first on Python's path."""
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in site.env.items()]
+    return [*site.setup, *exports, f'export PYTHONPATH={shlex.quote(str(source))}"${{PYTHONPATH:+:$PYTHONPATH}}"']
+
+
 def environment(job: dict[str, Any], stop_file: Path) -> dict[str, str]:
     """A run's environment: its source snapshot first on the path, the site's variables, and the file that asks it to stop."""
-    paths = [job["source"], *filter(None, [os.environ.get("PYTHONPATH")])]
+    given = os.environ | _site(job).env
+    paths = [job["source"], *filter(None, [given.get("PYTHONPATH")])]
     variables = {
         "PYTHONPATH": os.pathsep.join(paths),
         "VITSSL_STOP_FILE": str(stop_file),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # the order of NVML, which measures their energy
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_S),
     }
-    given = os.environ | _site(job).env
     return given | ({} if WAITS & given.keys() else SHORT_WAITS) | variables
 
 
@@ -130,7 +136,10 @@ def start(
     """Start the run of a folder on this node, with further variables in its environment."""
     job = _job(folder)
     environ = environment(job, stop_file) | dict(variables or {})
-    return subprocess.Popen(command(folder, job, node, stop_file, module), cwd=job["source"], env=environ, **options)
+    words = command(folder, job, node, stop_file, module)
+    if job["executor"] == "local" and _site(job).setup:  # on SLURM the batch script has run them
+        words = ["bash", "-c", "\n".join([*set_up(_site(job), Path(job["source"])), 'exec "$@"']), "setup", *words]
+    return subprocess.Popen(words, cwd=job["source"], env=environ, **options)
 
 
 def _job(folder: Path) -> dict[str, Any]:

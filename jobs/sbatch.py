@@ -19,14 +19,13 @@ from submitit.helpers import clean_env, environment_variables
 from jobs import cluster, limits
 from jobs.folders import Launch, is_trained
 from jobs.graph import Job
-from jobs.node import warning_s
+from jobs.node import set_up, warning_s
 from jobs.site_profile import options
 from vitssl.config import Site
 
 NO_CAP = 10**6  # requeues after a time-out: a run may need more days than a partition grants
 REPORT_MIN, RUNS_A_MIN = 10, 20  # the time that a report may take: a start, and its runs
 REPORT_WARNING_S = 10  # before its end, or up to a minute earlier
-_PATH = 'export PYTHONPATH={}"${{PYTHONPATH:+:$PYTHONPATH}}"'
 
 
 @contextmanager
@@ -125,10 +124,8 @@ def _common(site: Site, launch: Launch, additional: dict[str, str], *dependencie
 def _setup(launch: Launch, listed: Path) -> list[str]:
     """The batch script's lines before srun: the site's, which run this is, and what happens at the end (`batch.sh`)."""
     return [
-        *launch.site.setup,
-        *(f"export {name}={shlex.quote(value)}" for name, value in launch.site.env.items()),
+        *set_up(launch.site, launch.source),
         'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',
-        _PATH.format(shlex.quote(str(launch.source))),
         f'run=$(sed -n "$((${{SLURM_ARRAY_TASK_ID:-0}} + 1))p" {shlex.quote(str(listed))})',
         # of an array's last element, SLURM_JOB_ID is the whole array's id
         "job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}; job=${job:-$SLURM_JOB_ID}",
@@ -149,7 +146,7 @@ def of_report(launch: Launch, name: str, dependency: str | None, runs: int, limi
     executor.update_parameters(
         job_name=f"{launch.sweep.name}-{name}", time=report_min(runs, limit_min),
         nodes=1, cpus_per_task=1, signal_delay_s=REPORT_WARNING_S,
-        setup=[*launch.site.setup, _PATH.format(shlex.quote(str(launch.source)))],
+        setup=set_up(launch.site, launch.source),
         **_common(site, launch, site.report, dependency),
     )  # fmt: skip
     return executor

@@ -167,6 +167,22 @@ def test_a_request_to_stop_before_a_run_begins_reaches_it(local, tmp_path: Path)
     assert stop_file.exists() and not (folder("scratch") / "last.pt").exists()
 
 
+def test_a_site_s_setup_and_variables_reach_a_run_as_they_do_on_a_cluster(local, place: Path, monkeypatch) -> None:
+    Path("standin_seen.py").write_text(
+        "import json, os, sys\nfrom pathlib import Path\nimport standin\n"
+        "if __name__ == '__main__':\n    Path(sys.argv[1], 'seen.json').write_text(json.dumps(dict(os.environ)))\n"
+        "    sys.exit(standin.main(Path(sys.argv[1])))\n"
+    )
+    setup = ["export OF_SETUP='two words' OF_BOTH=setup", 'export PYTHONPATH="$PYTHONPATH:/of/setup"']
+    site = [f"site.setup={json.dumps(setup)}", f"site.env={{OF_BOTH: env, PYTHONPATH: '{HERE}:{place}'}}"]
+    monkeypatch.delenv("PYTHONPATH")
+    words = ["sweep.yaml", "--executor", "local", *over(ONE, ["arms=[scratch]", *site])]
+    assert submit.main(words, module="standin_seen") == 0
+    seen, source = json.loads((folder("scratch") / "seen.json").read_text()), read_json(folder("scratch") / "job.json")["source"]
+    assert (seen["OF_SETUP"], seen["OF_BOTH"]) == ("two words", "env")
+    assert seen["PYTHONPATH"].split(os.pathsep) == [source, str(HERE), str(place)]
+
+
 def _wait_for(condition):
     end = time.monotonic() + 30
     while not (result := condition()):
