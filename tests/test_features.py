@@ -14,6 +14,7 @@ from vitssl import cli
 from vitssl.config import ConfigError
 from vitssl.data import names
 from vitssl.data.index import load_index, read_image
+from vitssl.features import write
 
 
 def image(digits: Path, position: int) -> Image.Image:
@@ -38,6 +39,15 @@ def test_the_file_has_what_the_run_gives_of_each_image(untrained_run, digits, tm
         "cls_block0": features.intermediates[0].prefix_BPD[:, 0], "tokens_block-1": features.intermediates[-1].tokens_BND,
     }.items():  # fmt: skip
         np.testing.assert_allclose(arrays[name][rows], np.asarray(expected), atol=1e-5)
+
+
+def test_a_run_of_16_bits_sees_the_same_images(untrained_run, digits, tmp_path):
+    trained = vitssl.load(untrained_run())
+    expected = write(trained, digits, tmp_path / "exact.npz")["mean"]
+    trained.run.loop.precision = "bf16"
+    rounded = write(trained, digits, tmp_path / "rounded.npz")["mean"]
+    assert rounded.dtype == np.float32 and not np.array_equal(rounded, expected)
+    np.testing.assert_allclose(rounded, expected, atol=0.05 * float(expected.std()))
 
 
 def test_a_blocks_features_are_those_before_the_final_norm(untrained_run):

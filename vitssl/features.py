@@ -56,10 +56,11 @@ def write(
         index, positions, index.label, trained.run.data, batch_size=EVALUATED_AT_ONCE, rank=0, world_size=1, device=trained.device
     )
     parts: list[dict[str, np.ndarray]] = []
-    with torch.no_grad(), dist.autocast(trained.device, trained.run.loop.precision):
+    with torch.no_grad():
         for raw in loader:
             batch = trained.view(raw)
-            features = trained.encode(batch.views["main"], places)
+            with dist.autocast(trained.device, trained.run.loop.precision):
+                features = trained.encode(batch.views["main"], places)
             part = _arrays(features, "", trained, tokens)
             for block, place in zip(blocks, places, strict=True):
                 part |= _arrays(features.intermediates[place], f"_block{block}", trained, tokens)
