@@ -177,10 +177,14 @@ def test_moving_average_of_a_sequence():
     for target in (2.0, 3.0):
         torch.nn.init.constant_(network.weight, target)
         network.num_batches_tracked += 1
-        ema.update(network)
+        ema.update()
         value = 0.9 * value + 0.1 * target
     assert ema.average["weight"].item() == pytest.approx(value)
     assert ema.average["num_batches_tracked"] == 2
+    going_on = optim.Ema(network, 0.5)
+    going_on.load(ema.average)
+    going_on.update()
+    assert going_on.average["weight"].item() == pytest.approx(0.5 * value + 0.5 * 3.0)
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])

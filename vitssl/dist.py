@@ -72,6 +72,13 @@ def autocast(where: torch.device, precision: str) -> torch.autocast:
     return torch.autocast(where.type, dtype=MIXED.get(precision, torch.bfloat16), enabled=precision in MIXED)
 
 
+def set_precision(precision: str) -> None:
+    """Of matrix products and convolutions in fp32: TF32 where the Run's precision says so, which torch's default has for convolutions."""
+    # torch's newer fp32_precision flags make these and, in some versions, its compiler fail when they are read
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+
+
 def seed(where: torch.device, value: int) -> None:
     """Of the random numbers of the CPU and of the GPU in use; ``torch.manual_seed`` takes time for all kinds of device."""
     torch.default_generator.manual_seed(value)

@@ -54,6 +54,7 @@ class Trained:
         self.mean: list[float] = list(data["mean"])
         self.std: list[float] = list(data["std"])
         self.device = dist.device(device)
+        dist.set_precision(self.run.loop.precision)
         self.model = model.build(self.run, len(self.classes))
         load_model(self.model, saved["model"], folder / checkpoint)
         if saved.get("ema") is not None:

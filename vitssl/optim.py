@@ -139,12 +139,19 @@ class Ema:
 
     def __init__(self, model: nn.Module, decay: float):
         self.decay = decay
-        self.average = {name: value.detach().clone() for name, value in model.state_dict().items()}
+        self._current = model.state_dict()  # which share the memory of the weights; to collect them takes a CPU half a millisecond
+        self.average = {name: value.clone() for name, value in self._current.items()}
+        floating = [name for name, value in self._current.items() if value.is_floating_point()]
+        self._lists = [[tensors[name] for name in floating] for tensors in (self.average, self._current)]
+        self._counters = self._current.keys() - set(floating)
+
+    def load(self, average: dict[str, Tensor]) -> None:
+        """Go on from an average of the same names and shapes."""
+        for name, value in self.average.items():
+            value.copy_(average[name])
 
     @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        current = model.state_dict()
-        floating = [name for name, value in current.items() if value.dtype.is_floating_point]
-        torch._foreach_lerp_([self.average[n] for n in floating], [current[n] for n in floating], 1 - self.decay)
-        for name in current.keys() - set(floating):
-            self.average[name].copy_(current[name])
+    def update(self) -> None:
+        torch._foreach_lerp_(*self._lists, 1 - self.decay)
+        for name in self._counters:
+            self.average[name].copy_(self._current[name])

@@ -122,9 +122,7 @@ class TrainState:
 def set_numerics(run: Run) -> None:
     """Threads and precision of matrix products, as the Run says."""
     torch.set_num_threads(run.loop.threads)
-    # torch's newer fp32_precision flags make these and, in some versions, its compiler fail when they are read
-    torch.set_float32_matmul_precision("high" if run.loop.precision == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = run.loop.precision == "tf32"
+    dist.set_precision(run.loop.precision)
 
 
 def start(train_state: TrainState) -> nn.Module:
@@ -211,8 +209,7 @@ def _restore(train_state: TrainState, saved: dict[str, Any]) -> None:
     if train_state.scaler.is_enabled():
         train_state.scaler.load_state_dict(saved["scaler"])
     if train_state.ema is not None:
-        average = checkpoint.fitted(train_state.model, saved["ema"], last)
-        train_state.ema.average = {name: value.to(train_state.device) for name, value in average.items()}
+        train_state.ema.load(checkpoint.fitted(train_state.model, saved["ema"], last))
     train_state.progress = Progress(**saved["progress"])
 
 
