@@ -18,11 +18,11 @@ STEPS = 10  # of a round
 BATCH = 256
 
 
-def training_step(bench: Bench, name: str, method: str, compiled: bool, batch_size: int = BATCH) -> TrainingStep:
+def training_step(bench: Bench, name: str, method: str, compiled: bool, batch_size: int = BATCH, num_classes: int = 10) -> TrainingStep:
     fields = {"backbone": {"name": name, "positions": "learned"}, "loop": {"precision": "bf16", "compile": compiled}}
     if compiled:
         torch.compiler.reset()  # it keeps eight compiled forms of one function, and runs what comes then as it is
-    return TrainingStep(bench, vit_run(METHODS[method], fields), batch_size)
+    return TrainingStep(bench, vit_run(METHODS[method], fields), batch_size, num_classes)
 
 
 def compiled(bench: Bench, name: str, method: str, batch_size: int = BATCH) -> Comparison:

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitssl import config, cost, model, optim, passes
+from vitssl import config, cost, dist, model, optim, passes
 from vitssl.bench.base import Bench, Comparison
 from vitssl.config import Run
 from vitssl.config.data import view_px
@@ -29,16 +29,17 @@ SSAT = {"objectives": {"classify": {"weight": 0.1}, "mae": {"weight": 0.9, "deco
 class TrainingStep:
     """A training step of a Run on random images: forward, backward, fused AdamW, and what objectives do after it."""
 
-    def __init__(self, bench: Bench, run: Run, batch_size: int):
+    def __init__(self, bench: Bench, run: Run, batch_size: int, num_classes: int = 10):
         self.run = run
-        self.network = model.build(run, 10).to(bench.device).train()
+        dist.set_precision(run.loop.precision)
+        self.network = model.build(run, num_classes).to(bench.device).train()
         forward = compiled(self.network, run) if run.loop.compile else self.network
         scaler = optim.loss_scaler(bench.device, run.loop.precision)
         self.run_pass = passes.make(forward, run, bench.device, scaler, self.network.parameters())
         self.optimizer = optim.make(self.network, self.network.backbone, run.optim)
         index = torch.arange(batch_size, device=bench.device)
         views = {name: _images(bench, run, name, batch_size) for name in config.active_views(run)}
-        self.batch = Batch(views, {"main": index % 10}, index, labelled=float(batch_size))
+        self.batch = Batch(views, {"main": index % num_classes}, index, labelled=float(batch_size))
         for _ in range(passes.WARM_UP + 1 if config.recorded(run, 1) and bench.device.type == "cuda" else 0):
             self()
 
