@@ -157,16 +157,34 @@ def _cpu_model() -> str:
     return f"{name} ({counted(len(names) or os.cpu_count() or 1, 'CPU')})"
 
 
+class _OnHost:
+    """A tensor's copy in the CPU's memory, which is waited for when it is looked at."""
+
+    def __init__(self, value: Tensor):
+        # pinned memory, or the copy would wait for the device
+        self._copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda).copy_(value, non_blocking=True)
+        self._event = torch.cuda.Event() if value.is_cuda else None
+        if self._event:
+            self._event.record()
+
+    def get(self) -> Tensor:
+        if self._event:
+            self._event.synchronize()
+        return self._copy
+
+
 class Meter:
     """Means since the last line of the log, kept on the device, and whether losses and gradients were finite.
 
-    What a step gave is looked at one step later, when it has long been computed, so that no step waits for the device.
+    What a step gave is looked at, and a line of the log written, one step later, when it has long been computed, so that no step waits
+    for the device.
     """
 
     def __init__(self) -> None:
         self._sums: dict[str, dict[str, Tensor]]
         self._restart()
-        self._unseen: deque[tuple[Tensor, torch.cuda.Event | None]] = deque()
+        self._unseen: deque[_OnHost] = deque()
+        self._line: tuple[dict[str, list[str]], _OnHost, dict[str, Any]] | None = None
 
     def add(self, values: dict[str, dict[str, Tensor]]) -> None:
         for kind, terms in values.items():
@@ -174,34 +192,37 @@ class Meter:
             for name, value in terms.items():
                 mine[name] = mine.get(name, 0) + value
         self._steps += 1
-        loss = sum(values["loss"].values())
-        # pinned memory, or the copy would wait for the device
-        copy = torch.empty((), pin_memory=loss.is_cuda).copy_(loss, non_blocking=True)
-        event = torch.cuda.Event() if loss.is_cuda else None
-        if event:
-            event.record()
-        self._unseen.append((copy, event))
+        self._unseen.append(_OnHost(sum(values["loss"].values())))
 
     def finite(self, newest: bool = False) -> bool:
         """Were all steps so far? The newest one is left to the next call; with ``newest`` this waits for it."""
         while len(self._unseen) > (0 if newest else 1):
-            value, event = self._unseen[0]
-            if event:
-                event.synchronize()
-            if not torch.isfinite(value):
+            if not torch.isfinite(self._unseen[0].get()):
                 return False
             self._unseen.popleft()
         return True
 
-    def take(self, batch_size: int) -> dict[str, Any]:
-        """Means over steps and ranks since the last call, and images/s over all ranks."""
+    def take(self, batch_size: int, **facts: Any) -> float:
+        """Begin a line of the log: means over steps and ranks since the last one, images/s over all ranks, and ``facts``.
+
+        Gives the seconds of a step.
+        """
         share = 1 / (self._steps * dist.world_size())
         flat = [value for terms in self._sums.values() for value in terms.values()]
-        means = iter((dist.all_sum(torch.stack(flat).float()) * share).tolist())
-        values = {kind: {name: next(means) for name in terms} for kind, terms in self._sums.items()}
-        speed = self._steps * batch_size / (time.time() - self._since)
+        names = {kind: list(terms) for kind, terms in self._sums.items()}
+        step_s = (time.time() - self._since) / self._steps
+        self._line = names, _OnHost(dist.all_sum(torch.stack(flat).float()) * share), facts | {"images_per_s": batch_size / step_s}
         self._restart()
-        return {**values.pop("loss"), **values, "images_per_s": speed}
+        return step_s
+
+    def line(self) -> dict[str, Any] | None:
+        """The line that `take` began, once; None where it began none."""
+        if self._line is None:
+            return None
+        (names, copy, facts), self._line = self._line, None
+        means = iter(copy.get().tolist())
+        values = {kind: {name: next(means) for name in terms} for kind, terms in names.items()}
+        return {**facts, **values.pop("loss"), **values}
 
     @contextmanager
     def paused(self) -> Iterator[None]:

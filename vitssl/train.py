@@ -63,7 +63,7 @@ def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: Ite
     for objective in train_state.model.objectives.values():
         objective.after_step(train_state.model.backbone, train_state.schedule.progress(step))
     if train_state.ema is not None:
-        train_state.ema.update(train_state.model)
+        train_state.ema.update()
     return {**sums, "loss": {"loss": torch.stack(list(sums["weighted"].values())).sum(), "grad_norm": norm}}
 
 
@@ -91,7 +91,7 @@ def fit(train_state: TrainState, ddp_model: nn.Module, steps: Iterator[Iterator[
         period_over = dist.is_main() and time.time() - saved_at > 60 * run.loop.checkpoint_minutes
         stop, checkpoint, diverged = dist.anywhere(bool(stopping), period_over, not meter.finite())
         if diverged:
-            _give_up(train_state, log)
+            _give_up(train_state, meter, log)
         if stop or checkpoint:
             _settle(train_state, meter, log)
             if progress.step > saved_step:
@@ -102,8 +102,9 @@ def fit(train_state: TrainState, ddp_model: nn.Module, steps: Iterator[Iterator[
             train_state.saver.wait()
             return False
         meter.add(train_step(train_state, ddp_model, micro_batches))
+        _log_line(train_state, meter, log)  # of the step before, which has been computed by now
         if progress.step % run.loop.log_every == 0 or progress.step == train_state.total_steps:
-            step_s = _log_step(train_state, meter, log)
+            step_s = _begin_line(train_state, meter)
             stopping.needs(2 * step_s + train_state.saver.slowest_s)
         if due := train_state.evals_due():
             _settle(train_state, meter, log)
@@ -132,13 +133,15 @@ def _save_before_evaluation(train_state: TrainState) -> None:
 
 
 def _settle(train_state: TrainState, meter: Meter, log: Log) -> None:
-    """Nothing is saved or evaluated before the newest loss is known to be finite, on all ranks."""
+    """Nothing is saved or evaluated before the newest loss is known to be finite, on all ranks, and logged."""
     if dist.anywhere(not meter.finite(newest=True))[0]:
-        _give_up(train_state, log)
+        _give_up(train_state, meter, log)
+    _log_line(train_state, meter, log)
 
 
-def _give_up(train_state: TrainState, log: Log) -> None:
+def _give_up(train_state: TrainState, meter: Meter, log: Log) -> None:
     step = train_state.progress.step
+    _log_line(train_state, meter, log)
     if dist.is_main():
         content = {"model": train_state.model.state_dict(), "optimizer": train_state.optimizer.state_dict(), "step": step}
         state.save(train_state.folder / "diverged.pt", content)
@@ -150,16 +153,21 @@ def _give_up(train_state: TrainState, log: Log) -> None:
     )
 
 
-def _log_step(train_state: TrainState, meter: Meter, log: Log) -> float:
+def _begin_line(train_state: TrainState, meter: Meter) -> float:
     """The seconds that a step took, on average since the line before."""
-    progress, schedule = train_state.progress, train_state.schedule
-    values = meter.take(train_state.run.optim.batch_size)
-    at = progress.step - 1
-    log.event("train", progress.step, epoch=train_state.epoch, lr=schedule.lr(at), weight_decay=schedule.weight_decay(at), **values)
-    train_state.terms = values["terms"]
+    step, schedule = train_state.progress.step, train_state.schedule
+    facts = {"epoch": train_state.epoch, "lr": schedule.lr(step - 1), "weight_decay": schedule.weight_decay(step - 1)}
+    return meter.take(train_state.run.optim.batch_size, step=step, **facts)
+
+
+def _log_line(train_state: TrainState, meter: Meter, log: Log) -> None:
+    """Write the line that was begun, if there is one."""
+    if (values := meter.line()) is None:
+        return
+    step, train_state.terms = values.pop("step"), values["terms"]
+    log.event("train", step, **values)
     note = f"{_terms(train_state, ' ')} {values['images_per_s']:.0f} img/s"
-    log.advance(progress.step, f"epoch {train_state.epoch:.1f}/{train_state.run.loop.epochs}", note)
-    return train_state.run.optim.batch_size / values["images_per_s"]
+    log.advance(step, f"epoch {values['epoch']:.1f}/{train_state.run.loop.epochs}", note)
 
 
 def _terms(train_state: TrainState, separator: str) -> str:
