@@ -46,7 +46,7 @@ def test_training_from_the_loader_is_measured_as_training_makes_its_views(tmp_pa
     monkeypatch.setitem(pipeline.CHUNK_FLOATS, "cpu", 10**9)
     monkeypatch.setattr(pipeline.TrainViews, "of", lambda self, raws: made.append(len(raws)) or of(self, raws))
     here = Bench(data.digits_as_jpeg(tmp_path / "images"), tmp_path, torch.device("cpu"), repeats=1)
-    found = data.end_to_end(here, "vit_pico", "ssat", batch_size=1, view=data.RAND_AUGMENT)
+    found = data.end_to_end(here, "vit_pico", "ssat", batch_size=1, view=data.RAND_AUGMENT, steps=4)
     assert found.ours > 0 and found.rival > 0 and set(made) == {4} and "vit_pico ssat bf16, compiled, batch 1" in found.note
 
 

@@ -8,9 +8,11 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from vitssl import config, log, train
 from vitssl.files import read_events, read_json
+from vitssl.log import Meter
 from vitssl.words import about, counted, duration
 
 MAE = {"objectives.mae": {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}}
@@ -156,3 +158,15 @@ def test_what_a_run_of_this_machines_launcher_says_is_kept(trained, monkeypatch)
     kept = (folder / "log" / "local.txt").read_text().splitlines()
     assert [line.partition("  ")[2] for line in kept] == lines and lines[-1].startswith("run: 2 epochs in ")
     assert all(re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ", line) for line in kept)
+
+
+def test_a_line_of_the_log_is_written_once_with_the_means_of_its_steps() -> None:
+    meter = Meter()
+    assert meter.line() is None
+    for loss in (1.0, 3.0):
+        meter.add({"terms": {"ce": torch.tensor(2 * loss)}, "loss": {"loss": torch.tensor(loss), "grad_norm": torch.tensor(0.5)}})
+    step_s = meter.take(32, step=2)
+    meter.add({"terms": {"ce": torch.tensor(9.0)}, "loss": {"loss": torch.tensor(9.0), "grad_norm": torch.tensor(9.0)}})
+    line = meter.line()
+    assert line == {"step": 2, "loss": 2.0, "grad_norm": 0.5, "terms": {"ce": 4.0}, "images_per_s": pytest.approx(32 / step_s)}
+    assert meter.line() is None

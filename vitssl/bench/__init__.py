@@ -42,8 +42,8 @@ COMPARISONS: dict[str, Callable[[Bench], Comparison]] = {
     "views": data.views,
     "views_randaugment": data.views_randaugment,
     "views_bicubic": data.views_bicubic,
-    "end_to_end": partial(data.end_to_end, network="vit_small", method="scratch", batch_size=256, view={}),
-    "end_to_end_small": partial(data.end_to_end, network="vit_tiny", method="ssat", batch_size=64, view=data.RAND_AUGMENT),
+    "end_to_end": partial(data.end_to_end, network="vit_small", method="scratch", batch_size=256, view={}, steps=40),
+    "end_to_end_small": partial(data.end_to_end, network="vit_tiny", method="ssat", batch_size=64, view=data.RAND_AUGMENT, steps=200),
 }
 NEED_GPU = {"end_to_end", "end_to_end_small", *(name for name in COMPARISONS if name.startswith(("timm_vit", "compile_")))}
 

@@ -135,12 +135,14 @@ def cores(count: int) -> Iterator[None]:
 
 
 @cores(4)
-def end_to_end(bench: Bench, network: str, method: str, batch_size: int, view: dict[str, Any]) -> Comparison:
-    """In bf16, compiled, with loader, views and all, against the same step on one random batch; MFU of the former."""
+def end_to_end(bench: Bench, network: str, method: str, batch_size: int, view: dict[str, Any], steps: int) -> Comparison:
+    """In bf16, compiled, with loader, views and all, against the same step on one random batch; MFU of the former.
+
+    Of so many ``steps`` that the first views, which no step is computed beside, count little.
+    """
     source, index = _loader(bench, bench.device, batch_size)
     step = training_step(bench, network, method, compiled=True, batch_size=batch_size, num_classes=len(index.classes))
-    # so many that the first batches, which nothing is computed beside, count little
-    augment, steps = main_view(index, view, bench.device), max(40, 12_800 // batch_size)
+    augment = main_view(index, view, bench.device)
 
     def real() -> float:
         def train() -> None:
