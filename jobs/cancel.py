@@ -17,6 +17,7 @@ from jobs import cluster, local
 from jobs.chosen import named, runs_of, shared, sweep_folder, waiting_for, yet_to_queue
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError
+from vitssl.run_folder import is_trained
 from vitssl.words import counted, note
 
 
@@ -87,7 +88,7 @@ def cancel_some(sweep: Path, names: list[str]) -> None:
 def _later(sweep: Path, known: list[Path]) -> set[Path]:
     """Those of these folders whose runs wait for room in SLURM's queue."""
     left = yet_to_queue(sweep, (folder for folder in known if folder != sweep)) if sweep in known else set()
-    return {folder for folder in left if not (folder / "done.json").exists()}
+    return {folder for folder in left if not is_trained(folder)}
 
 
 def _leave_out(sweep: Path, later: set[Path]) -> None:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from vitssl.config import SCHEMA, ConfigError, assign, checkpoints, identity, load
 from vitssl.files import hash_file, read_json
+from vitssl.run_folder import is_trained
 from vitssl.words import note
 
 
 def run_folders(sweep: Path) -> dict[str, Path]:
     """{identity: folder}; one that cannot be read is left out, with a note on stderr."""
     folders: dict[str, Path] = {}
-    finished_first = sorted(sweep.glob("*/run.yaml"), key=lambda path: (not (path.parent / "done.json").exists(), path))
+    finished_first = sorted(sweep.glob("*/run.yaml"), key=lambda path: (not is_trained(path.parent), path))
     for path in finished_first:
         try:
             folders.setdefault(identity_of(path.parent), path.parent)

@@ -20,36 +20,22 @@ from jobs.shards import ROOT, facts, folders_of, images_worked
 from jobs.sweep import Spec
 from vitssl.atomic import write_atomically
 from vitssl.config import SCHEMA, ConfigError, Run, Site, View, active, active_views, checkpoints, read_yaml, save_fields, unstarted
-from vitssl.config.evals import evals_of, pending
+from vitssl.config.evals import evals_of
 from vitssl.config.sweep import Arm
 from vitssl.files import GRID, SUBMITTING, hash_file, held, read_json, write_json
 from vitssl.reader import read_whole
+from vitssl.run_folder import DONE
 from vitssl.version import SOURCE, commit
-
-
-def is_trained(job: Job) -> bool:
-    """Is it trained, so that others can start from it?"""
-    return (job.results / "done.json").exists()
 
 
 def check_trained(jobs: Sequence[Job]) -> None:
     """Refuse trained runs with a damaged record, or without the checkpoint that another run starts from."""
-    for job in (job for job in jobs if is_trained(job)):
-        read_json(job.folder / "done.json")
-    for job in (job for job in jobs if not is_trained(job)):
-        for parent in (parent for parent in job.parents if is_trained(parent) and not (parent.folder / "last.pt").exists()):
+    for job in (job for job in jobs if job.is_trained):
+        read_json(job.folder / DONE)
+    for job in (job for job in jobs if not job.is_trained):
+        for parent in (parent for parent in job.parents if parent.is_trained and not (parent.folder / "last.pt").exists()):
             advice = f"restore it, or remove {parent.folder} to train it again"
             raise ConfigError(f"{parent.folder / 'last.pt'} is missing, but {job.name} starts from it; {advice}")
-
-
-def is_done(job: Job) -> bool:
-    """Is it trained, with the results of all its evaluators?"""
-    return is_trained(job) and not pending(job.run, read_json(job.results / "evals.json"))
-
-
-def error_of(folder: Path) -> str | None:
-    """The message of the last attempt's failure."""
-    return read_json(folder / "error.json").get("message")
 
 
 class Busy(ConfigError):
@@ -153,7 +139,7 @@ def write_run(job: Job, launch: Launch) -> None:
     run stay, as they say how it was trained; where its images are now and how it is evaluated is added.
     """
     before, source = read_json(job.folder / "job.json"), _source(job, launch)
-    trained = bool(before) and is_trained(job)
+    trained = bool(before) and job.is_trained
     fields = dataclasses.asdict(job.run)
     if trained or source != launch.source:
         known = read_yaml(job.folder / "run.yaml", variables=False)
@@ -212,7 +198,7 @@ def architecture(run: Run) -> str:
 def _source(job: Job, launch: Launch) -> Path:
     """The snapshot that the run trains with: for one that has begun, the one that it began with."""
     before = read_json(job.folder / "job.json").get("source")
-    begun = before is not None and (job.folder / "last.pt").exists() and not is_trained(job)
+    begun = before is not None and (job.folder / "last.pt").exists() and not job.is_trained
     return Path(before) if begun and Path(before).exists() and not launch.use_current_source else launch.source
 
 

@@ -29,6 +29,7 @@ from vitssl.config.evals import FeaturesConfig, evals_of
 from vitssl.config.sweep import Resources
 from vitssl.config.weights import IMPORT, RELEASED
 from vitssl.files import runs_that_begin
+from vitssl.run_folder import is_done, is_trained
 
 MOST_CELLS = 20_000  # of a sweep: more than anybody waits for
 PLACES = ("data.shards", "data.source")  # of the same images
@@ -91,6 +92,16 @@ class Job:
     def results(self) -> Path:
         """The folder with what it left when it was trained."""
         return self.reused or self.folder
+
+    @property
+    def is_trained(self) -> bool:
+        """So that others can start from it?"""
+        return is_trained(self.results)
+
+    @property
+    def is_done(self) -> bool:
+        """Trained, with the results of all its evaluators?"""
+        return is_done(self.results, self.run)
 
 
 @dataclass
@@ -242,7 +253,7 @@ def _job(spec: Spec, cell: Cell, stage: Stage, done: dict[str, Job], sweep: Path
     if key not in existing:
         with stage.error_location():
             config.check_slices(run, resources.nodes * max(1, resources.gpus_per_node))
-    if (folder / "done.json").exists():
+    if is_trained(folder):
         resources = only_evaluated(resources)
     return Job(key, run, folder, cell.arm, stage.name, axes, resources, parents)
 

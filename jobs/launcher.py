@@ -22,10 +22,11 @@ from rich.console import Console
 from jobs import cluster, limits, preflight, sbatch
 from jobs.chosen import yet_to_queue
 from jobs.cluster import ENDING_S
-from jobs.folders import Busy, Launch, error_of, is_done, is_trained, locked, status_command, write_run
+from jobs.folders import Busy, Launch, locked, status_command, write_run
 from jobs.graph import Graph, Job
 from jobs.node import Node, Report, not_done, refuse
 from vitssl.config import ConfigError
+from vitssl.run_folder import error_of
 from vitssl.words import counted
 
 ASKS_AGAIN_S = 5.0  # of a controller that does not answer
@@ -50,12 +51,12 @@ def run(graph: Graph, launch: Launch, console: Console) -> None:
     Raises:
         ConfigError: SLURM refused a job, and nothing from this submission remains queued.
     """
-    in_queue = cluster.settled(job.folder for job in graph.jobs if not is_done(job))
+    in_queue = cluster.settled(job.folder for job in graph.jobs if not job.is_done)
     _take_out_what_waits_in_vain(graph, in_queue)
     _let_go_what_waits_for_nothing(graph, in_queue, launch)
     for folder in (held := [folder for folder, entry in in_queue.items() if entry.state == "HELD"]):
         cluster.go_on(folder)
-    todo = [job for job in graph.jobs if not is_done(job) and job.folder not in in_queue]
+    todo = [job for job in graph.jobs if not job.is_done and job.folder not in in_queue]
     if _only_room_is_missing(todo, launch):
         arrays, last = [], cluster.job_id(launch.sweep)
     else:
@@ -65,7 +66,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> None:
             for stale in ("error.json", "cancelled", cluster.JOB_FILE):
                 (job.folder / stale).unlink(missing_ok=True)
         arrays, last = _queue(graph, todo, room, launch)
-    done, queued = sum(is_done(job) for job in graph.jobs), sum(len(array.jobs) for array in arrays)
+    done, queued = sum(job.is_done for job in graph.jobs), sum(len(array.jobs) for array in arrays)
     listed = ", ".join(f"{a.id} ({a.jobs[0].arm} {a.jobs[0].stage} x {len(a.jobs)})" for a in arrays) or "none"
     released = f", of which {len(held)} held: released" if held else ""
     submitted = f"{queued} submitted in {counted(len(arrays), 'array')}: {listed}"
@@ -108,20 +109,20 @@ def _let_go_what_waits_for_nothing(graph: Graph, in_queue: dict[Path, cluster.En
     """Jobs that wait for a job, though the run that they start from is done: where SLURM has lost sight of a step, that job never ends."""
     behind = ",".join(filter(None, sbatch.behind(launch.site)))
     for job in (job for job in graph.jobs if job.folder in in_queue and in_queue[job.folder].reason == "Dependency"):
-        if job.parents and all(map(is_trained, job.parents)):
+        if job.parents and all(parent.is_trained for parent in job.parents):
             cluster.output("scontrol", "update", f"jobid={cluster.job_id(job.folder)}", f"dependency={behind}")
 
 
 def _lost(parents: Iterable[Job]) -> set[Path]:
     """The folders of those of these runs, none in the queue, that are not trained; where nothing says why, `done.json` may be seen late."""
-    folders = {parent.folder for parent in parents if not is_trained(parent)}
+    folders = {parent.folder for parent in parents if not parent.is_trained}
     told = {folder for folder in folders if error_of(folder) or (folder / "cancelled").exists() or cluster.job_id(folder) is None}
     return told | not_done(folders - told)
 
 
 def check(graph: Graph, launch: Launch) -> None:
     """What `run` would refuse, for a dry run."""
-    todo = [job for job in graph.jobs if not is_done(job)]
+    todo = [job for job in graph.jobs if not job.is_done]
     in_queue = cluster.queued(job.folder for job in todo)
     todo = [job for job in todo if job.folder not in in_queue]
     if not _only_room_is_missing(todo, launch):
@@ -190,7 +191,7 @@ def _requeue(job: str) -> None:
 
 def _queue(graph: Graph, todo: list[Job], room: int, launch: Launch) -> tuple[list[Array], str]:
     """Queue the first of these jobs, as many as there is room for, and the job that follows, whose id it gives; or none of them."""
-    in_queue = cluster.queued(job.folder for job in graph.jobs if not is_done(job))
+    in_queue = cluster.queued(job.folder for job in graph.jobs if not job.is_done)
     queued = {job.identity: cluster.job_id(job.folder) for job in graph.jobs if job.folder in in_queue}  # SLURM's ids
     part, left = _startable(todo[:room], queued), todo[room:]
     arrays: list[Array] = []
@@ -218,7 +219,7 @@ def _startable(jobs: list[Job], queued: dict[str, str]) -> list[Job]:
     own = {job.identity for job in jobs}
     lost = _lost(parent for job in jobs for parent in job.parents if parent.identity not in own and parent.identity not in queued)
     for job in jobs:
-        missing = [p for p in job.parents if p.folder in lost or (p.identity in own and p.identity not in kept and not is_trained(p))]
+        missing = [p for p in job.parents if p.folder in lost or (p.identity in own and p.identity not in kept and not p.is_trained)]
         if missing:
             refuse(job.folder, missing[0].folder)
         else:
@@ -270,7 +271,7 @@ def _submit_last(
 def show_scripts(graph: Graph, launch: Launch, console: Console) -> None:
     """Print the batch script of every array that a submission would queue."""
     queued: dict[str, str] = {}
-    todo = [job for job in graph.jobs if not is_done(job)]
+    todo = [job for job in graph.jobs if not job.is_done]
     launch.source = launch.sweep / "source" / "HASH"
     here = cluster.answers()
     limit, report_limit = (None, limits.report_limit_min(launch.site)) if here else (1000, None)

@@ -21,13 +21,14 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from jobs.folders import Launch, error_of, is_done, is_trained, status_command, write_run
+from jobs.folders import Launch, status_command, write_run
 from jobs.graph import Graph, Job
 from jobs.node import NodeInfo, report_command, start
 from jobs.slots import WHOLE, Slot, slots
 from jobs.time_left import Seen, Work, remaining, seen_of, time_of, work
 from vitssl.config import ConfigError
 from vitssl.files import busy_file, read_json, write_json
+from vitssl.run_folder import error_of
 from vitssl.stopping import LAUNCHER
 from vitssl.words import counted, note
 
@@ -103,7 +104,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> int:
         return 128 + stopper.number
     _refuse_removed(launch)
     reported = subprocess.run(report_command(launch.sweep, launch.of_report), check=False, cwd=launch.source).returncode == 0
-    if undone := [job for job in graph.jobs if not is_done(job)]:
+    if undone := [job for job in graph.jobs if not job.is_done]:
         reason = (
             f"{len(undone)} of {counted(len(graph.jobs), 'run')} not done; the reason is printed above and by "
             f"`{status_command(launch.sweep)}`. Once it is fixed, the same command continues and keeps finished runs: "
@@ -124,8 +125,8 @@ def _run_all(jobs: list[Job], launch: Launch, stopper: Stopper, console: Console
             ready = [job for job in waiting if not any(id(parent) in unfinished for parent in job.parents)]
             for job in ready[: 0 if stopper.asked else len(free)]:
                 waiting.remove(job)
-                beside = [remaining(other.job).begun for other in running.values() if not is_done(other.job)]
-                after = [remaining(other) for other in waiting if not is_done(other)]
+                beside = [remaining(other.job).begun for other in running.values() if not other.job.is_done]
+                after = [remaining(other) for other in waiting if not other.is_done]
                 place = Place(f"[{len(jobs) - len(waiting)}/{len(jobs)}]", job, beside, after, seen, width, free.pop(0))
                 running[pool.submit(_run_job, job, place, launch, stopper, console)] = place
             if not running:
@@ -170,15 +171,15 @@ class Place:
 def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: Console) -> None:
     title = place.title
     _refuse_removed(launch)
-    if is_done(job):
+    if job.is_done:
         console.print(f"{title}: already done", soft_wrap=True)
         return
-    trained_before = is_trained(job)
+    trained_before = job.is_trained
     write_run(job, launch)
     for stale in ("error.json", "cancelled"):  # of an earlier try
         (job.folder / stale).unlink(missing_ok=True)
     for parent in job.parents:
-        if not is_trained(parent):
+        if not parent.is_trained:
             fail(job, f"not run: {parent.name}, which it starts from, is not done")
             reason = f", because {parent.name}, which it starts from, is not done"
             console.print(Text.assemble((f"{title}: not run", "red"), reason), soft_wrap=True)
@@ -192,17 +193,17 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
         if place.slot.cores:
             with suppress(ProcessLookupError):  # it has ended at once
                 os.sched_setaffinity(process.pid, place.slot.cores)
-        code, trained = stopper.wait_for(process, stop_file), is_trained(job)
+        code, trained = stopper.wait_for(process, stop_file), job.is_trained
     if trained and anew:
         _count(place.seen, job, time.monotonic() - begun_s)
-    if code == 0 and trained and not trained_before and not is_done(job):  # by an older source, which knows none of its evaluators
+    if code == 0 and trained and not trained_before and not job.is_done:  # by an older source, which knows none of its evaluators
         _run_job(job, place, launch, stopper, console)
         return
     _refuse_removed(launch)
     if not job.folder.is_dir():
         gone = f": its folder is gone; the same command starts it anew ({job.folder})"
         console.print(Text.assemble((f"{title}: failed", "red"), gone), soft_wrap=True)
-    elif not is_done(job) and not stopper.asked:
+    elif not job.is_done and not stopper.asked:
         if error_of(job.folder) is None and not busy_file(stop_file).exists():
             killed = "training was killed (signal 9); if memory ran out, lower loop.micro_batch_size or optim.batch_size"
             fail(job, killed if code == -signal.SIGKILL else f"training ended with exit code {code}")

@@ -12,6 +12,7 @@ from pathlib import Path
 from jobs import cluster
 from vitssl.config import ConfigError
 from vitssl.files import read_json
+from vitssl.run_folder import DONE, ERROR, EVALS
 from vitssl.words import listed, printable
 
 PAUSE_S = 0.5
@@ -63,7 +64,7 @@ def follow(folder: Path, lines: int, ended: Callable[[], bool]) -> None:
     path: Path | None = None
     place, asked_s, known = 0, 0.0, None
     while True:
-        over, records = False, [_written(folder / name) for name in ("done.json", "evals.json", "error.json")]
+        over, records = False, [_written(folder / name) for name in (DONE, EVALS, ERROR)]
         if records != known or time.monotonic() > asked_s + cluster.ASKED_EVERY_S:
             over, asked_s, known = ended(), time.monotonic(), records
         latest = newest(folder)  # after that: what was printed before the end is shown

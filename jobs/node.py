@@ -27,6 +27,7 @@ from jobs import cluster
 from jobs.logs import end_of
 from vitssl.config import Site, merge
 from vitssl.files import busy_file, read_json, write_json
+from vitssl.run_folder import DONE, ERROR, is_trained
 from vitssl.stopping import STOPPED
 
 TRAINING = "vitssl.train"
@@ -181,7 +182,7 @@ class Node:
         for path in (result, result.with_suffix(result.suffix + ".save_tmp")):
             path.unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch:
-            stop_file, trained = Path(scratch) / "stop", (folder / "done.json").exists()
+            stop_file, trained = Path(scratch) / "stop", is_trained(folder)
             signals = StopSignals(stop_file, warning_s(_job(folder)["hours"]))
             if not trained:
                 _refuse_unfinished(folder, environment.node)
@@ -189,16 +190,18 @@ class Node:
             # training stops earlier where a step and a save take longer than SLURM warns before the end
             variables = {} if signals.ends_at is None else {"VITSSL_ENDS_AT": f"{signals.ends_at:.0f}"}
             code, log = _train(folder, _node_info(environment), stop_file, self.module, variables)
-            if code == 0 if trained else not not_done([folder], PATIENCE_S if code == 0 else 0):  # a trained run was evaluated
+            # a trained run was evaluated; of one that ends well, NFS may show late that it is trained
+            ended_well = code == 0 if trained else not not_done([folder], PATIENCE_S if code == 0 else 0)
+            if ended_well:
                 return str(folder)
-            if stop_file.exists() and not (folder / "error.json").exists():
+            if stop_file.exists() and not (folder / ERROR).exists():
                 sys.exit(STOPPED)
-            unexplained = not busy_file(stop_file).exists() and not (folder / "error.json").exists()
+            unexplained = not busy_file(stop_file).exists() and not (folder / ERROR).exists()
         # training has never begun: most likely the container does not start, and another try would end like this one
         begun = any((folder / name).exists() for name in ("last.pt", "metrics.jsonl"))
         if environment.node == 0 and unexplained and not begun and not _was_killed(code, log):
-            write_json(folder / "error.json", {"message": f"exit code {code}, see {folder / 'log'}", "time": time.time()})
-        if not (folder / "error.json").exists():
+            write_json(folder / ERROR, {"message": f"exit code {code}, see {folder / 'log'}", "time": time.time()})
+        if not (folder / ERROR).exists():
             raise RuntimeError(f"{folder.name} failed: exit code {code}, see {folder}/log")
         print(f"{folder.name} failed: {read_json(folder / 'error.json')['message']}", file=sys.stderr)
         sys.exit(FAILED)
@@ -224,13 +227,13 @@ def _refuse_unfinished(folder: Path, node: int) -> None:
 
 def refuse(folder: Path, parent: Path) -> None:
     """Leave in a run's folder that it could not start."""
-    write_json(folder / "error.json", {"message": f"not started: {parent.name}, which it starts from, is not done", "time": time.time()})
+    write_json(folder / ERROR, {"message": f"not started: {parent.name}, which it starts from, is not done", "time": time.time()})
 
 
 def not_done(folders: Iterable[Path], patience_s: float = PATIENCE_S) -> set[Path]:
     """Those without done.json. On a machine other than the one that wrote it, NFS may show it late: it is looked for again."""
     end, left = time.monotonic() + patience_s, set(folders)
-    while left := {folder for folder in left if not folder.is_dir() or "done.json" not in os.listdir(folder)}:
+    while left := {folder for folder in left if not folder.is_dir() or DONE not in os.listdir(folder)}:
         if time.monotonic() >= end:
             break
         time.sleep(1)

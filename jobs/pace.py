@@ -13,6 +13,7 @@ from jobs.sweep import Resources
 from vitssl.config import ConfigError, Run
 from vitssl.emissions import visible_gpus
 from vitssl.files import read_events, read_json
+from vitssl.run_folder import DONE
 from vitssl.words import note
 
 
@@ -62,7 +63,7 @@ def _of_run(folder: Path) -> Iterator[tuple[Key, Pace]]:
     """The pace of a finished run, if its folder says it."""
     job = read_json(folder / "job.json")
     told = job.keys() >= {"architecture", "executor", "site"} and "reused_from" not in job  # which counts where it was trained
-    pace = _pace(folder, read_json(folder / "done.json")) if told else None
+    pace = _pace(folder, read_json(folder / DONE)) if told else None
     if pace is not None:
         gpu = read_json(folder / "cost.json").get("inference_device") == "cuda"
         yield Key(job["architecture"], job["executor"], gpu, job["site"].get("gpu")), pace

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs import ask
-from jobs.folders import Launch, architecture, digest, is_trained, source_files
+from jobs.folders import Launch, architecture, digest, source_files
 from jobs.graph import Graph, Job
 from jobs.pace import Key, Pace, key_of, measured, on_gpu
 from jobs.shards import expected_index, images_evaluated, images_trained
@@ -52,7 +52,7 @@ class Prediction:
 
 def sweep(graph: Graph, launch: Launch) -> list[Prediction]:
     """Predict every run that is not done yet."""
-    todo = [job for job in graph.jobs if not is_trained(job) and expected_index(job.run.data) is not None]
+    todo = [job for job in graph.jobs if not job.is_trained and expected_index(job.run.data) is not None]
     costs, paces = costs_of([job.run for job in todo], launch), measured(launch.sweep.parent)
     return [_predict(job, launch, cost, paces) for job, cost in zip(todo, costs, strict=True)]
 
@@ -90,7 +90,7 @@ def check_budget(spec: Spec, graph: Graph, predictions: list[Prediction], site: 
 def _over_budget(name: str, limit: float, graph: Graph, predictions: list[Prediction], site: Site) -> str | None:
     if not 0 <= limit < math.inf:
         return f"{limit:g} is not an amount"
-    if unpredicted := {job.name for job in graph.jobs if not is_trained(job)} - {prediction.name for prediction in predictions}:
+    if unpredicted := {job.name for job in graph.jobs if not job.is_trained} - {prediction.name for prediction in predictions}:
         return f"{min(unpredicted)} cannot be predicted before its shards are built (vitssl shards build)"
     if name in ("gpu_hours", "money") and predictions and not any(prediction.gpu_hours for prediction in predictions):
         return "these runs use no GPU, so it has no effect; set budget.kwh or budget.kg_co2e"
@@ -116,9 +116,9 @@ def most_gpus(graph: Graph) -> int:
     A run with several parents is counted as running beside all but the first, so the true number may be smaller.
     """
     total, below = 0, Counter[str]()
-    for job in reversed([job for job in graph.jobs if not is_trained(job)]):
+    for job in reversed([job for job in graph.jobs if not job.is_trained]):
         held = max(job.resources.nodes * job.resources.gpus_per_node, below[job.identity])
-        waits_for = [parent.identity for parent in job.parents if not is_trained(parent)]
+        waits_for = [parent.identity for parent in job.parents if not parent.is_trained]
         if waits_for:
             below[waits_for[0]] += held
         else:

@@ -10,7 +10,7 @@ from dataclasses import astuple
 from pathlib import Path
 
 from jobs import cluster, limits, predict, sbatch
-from jobs.folders import Launch, is_trained
+from jobs.folders import Launch
 from jobs.graph import Job
 from jobs.limits import Nodes, Partition
 from jobs.overrides import CLI
@@ -164,7 +164,7 @@ def of_the_image(site: Site) -> Iterator[Problem]:
 
 def _of_the_disk(todo: Iterable[Job], launch: Launch) -> Iterator[Problem]:
     """Checkpoints whose network was counted, by a dry run for example, and files, against what is free; quotas are not seen."""
-    new = [job for job in todo if not is_trained(job)]
+    new = [job for job in todo if not job.is_trained]
     folder = next(path for path in (launch.sweep, *launch.sweep.parents) if path.is_dir())
     free, parameters = os.statvfs(folder), predict.parameters([job.run for job in new], launch)
     sizes = [_bytes(job.run, known) for job, known in zip(new, parameters, strict=True) if not (job.folder / "last.pt").exists()]

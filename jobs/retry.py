@@ -24,7 +24,7 @@ from rich.console import Console
 from jobs import cluster, folders, local
 from jobs.chosen import line_of, named, parents_of, runs_of, sweep_folder, waiting_for, yet_to_queue
 from jobs.existing import identity_of
-from jobs.folders import Launch, error_of, is_done, is_trained
+from jobs.folders import Launch
 from jobs.graph import Graph, Job, only_evaluated
 from jobs.node import TRAINING
 from jobs.submit import launch_all
@@ -32,6 +32,7 @@ from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Site, assign, checkpoints, load, merge
 from vitssl.config.sweep import Resources
 from vitssl.files import read_json, read_sweep
+from vitssl.run_folder import error_of, is_trained
 from vitssl.terminal import console as screen
 from vitssl.words import counted
 
@@ -62,18 +63,18 @@ def retry(sweep: Path, names: list[str], wait: bool, module: str, console: Conso
         meant = named(sweep, names)
         if never := sorted(folder.name for folder in meant - jobs.keys()):
             raise ConfigError("it was never submitted; submit it with jobs/submit.py", place=never[0])
-        again = {folder for folder in meant if not is_done(jobs[folder])}
+        again = {folder for folder in meant if not jobs[folder].is_done}
     else:
-        again = {folder for folder in asked_for if folder in held or (error_of(folder) and not is_done(jobs[folder]))}
+        again = {folder for folder in asked_for if folder in held or (error_of(folder) and not jobs[folder].is_done)}
     if not again:
         nothing = f"nothing {'of ' + ' '.join(names) if names else 'that failed'} is left to do"
-        left = [f for f in asked_for if f not in entries and (f not in jobs or not is_done(jobs[f]))]
+        left = [f for f in asked_for if f not in entries and (f not in jobs or not jobs[f].is_done)]
         if left and not names:  # not 0, by which a script would take the sweep for done or queued
             advice = f"to continue {counted(len(left), 'other run')}, repeat the command that submitted the sweep"
             raise ConfigError(f"{nothing}; {advice} (stopped, cancelled or never started)", place=str(sweep))
         print(f"{sweep}: {nothing}")
         return 0
-    again |= {folder for folder in waiting_for(again, jobs) if not is_trained(jobs[folder])}
+    again |= {folder for folder in waiting_for(again, jobs) if not jobs[folder].is_trained}
     # one job follows all runs of a sweep, and queues those that SLURM had no room for: a new one is to know of them
     wanted = entries.keys() | yet_to_queue(sweep, jobs) | set().union(*map(line_of, again))
     chosen = [job for folder, job in jobs.items() if folder in wanted]
@@ -109,7 +110,7 @@ def _job(folder: Path, parents: list[Job]) -> Job:
     record = read_json(path)
     fields = {f.name: record[f.name] for f in dataclasses.fields(Resources) if f.name in record}
     resources = merge(Resources, fields, where=str(path))
-    if (folder / "done.json").exists():  # only evaluation may be left to do
+    if is_trained(folder):  # only evaluation may be left to do
         resources = only_evaluated(resources)
     arm, stage, axes = record.get("arm", ""), record.get("stage", ""), record.get("axes", {})
     run, here = load(folder), {parent.folder.name: parent.folder for parent in parents}

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jobs import cluster
-from jobs.folders import is_trained
 from jobs.graph import Job, learner, only_evaluated
 from vitssl.config import SCHEMA, ConfigError, assign, checkpoints, load, save
 from vitssl.files import held, read_json, write_json
+from vitssl.run_folder import DONE, EVALS
 from vitssl.words import counted, listed
 
 STAGING = ".reuse"  # in the sweep's folder, while runs are copied
@@ -40,7 +40,7 @@ class Found(NamedTuple):
 def find(jobs: Collection[Job], sweep: Path) -> Found:
     """What may be taken of the jobs, parents before children. What cannot be read is not there."""
     named, there = _by_identity(sweep), {}
-    for job in (job for job in jobs if not is_trained(job)):
+    for job in (job for job in jobs if not job.is_trained):
         if folder := next((folder for folder in named.get(job.identity, ()) if _has(folder, job)), None):
             there[job.identity] = folder
     queued, found = _queued([job.folder for job in jobs if job.identity in there]), dict[str, Path]()
@@ -65,7 +65,7 @@ def _by_identity(sweep: Path) -> dict[str, list[Path]]:
 def _has(folder: Path, wanted: Job) -> bool:
     """Is it a run of that identity, whole and done, whose evaluators learned from the same labels?"""
     try:
-        job, done, _ = (read_json(folder / name) for name in ("job.json", "done.json", "evals.json"))
+        job, done, _ = (read_json(folder / name) for name in ("job.json", DONE, EVALS))
         if not done or job.get("schema") != SCHEMA or job.get("identity") != wanted.identity:
             return False
         same_labels = load(folder).data.labels == wanted.run.data.labels or learner(wanted.run) is None

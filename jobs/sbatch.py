@@ -17,7 +17,7 @@ from submitit.core.utils import DelayedSubmission, JobPaths
 from submitit.helpers import clean_env, environment_variables
 
 from jobs import cluster, limits
-from jobs.folders import Launch, is_trained
+from jobs.folders import Launch
 from jobs.graph import Job
 from jobs.node import set_up, warning_s
 from jobs.site_profile import options
@@ -187,7 +187,7 @@ def _aligned(jobs: list[Job], todo: list[Job], queued: dict[str, str]) -> Iterat
 
 def _pending(job: Job, queued: dict[str, str]) -> list[str]:
     """SLURM's ids of the parents that are not done. Parents come first in a graph, so those are queued by now."""
-    return [queued[parent.identity] for parent in job.parents if parent.identity in queued and not is_trained(parent)]
+    return [queued[parent.identity] for parent in job.parents if parent.identity in queued and not parent.is_trained]
 
 
 def _mirror(parents: list[list[str]]) -> str | None:

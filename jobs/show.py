@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from jobs import cluster, limits, sbatch
-from jobs.folders import Launch, error_of, is_done, is_trained
+from jobs.folders import Launch
 from jobs.graph import Graph, Job, short
 from jobs.predict import START_S, Prediction, hours_here, longest_chain_hours, most_gpus
 from jobs.slots import slots
@@ -23,6 +23,7 @@ from jobs.tables import print_table
 from vitssl.config import Run, Site, active, checkpoints, dotted
 from vitssl.config.sweep import Resources
 from vitssl.emissions import intensity_kg_per_kwh
+from vitssl.run_folder import error_of
 from vitssl.words import counted, duration, listed
 
 MOST_LINES = 30  # of the table of a sweep, unless every job is asked for
@@ -118,7 +119,7 @@ def basis(words: Sequence[str], graph: Graph, launch: Launch, console: Console) 
     """What the plan rests on: what a job may take of a cluster, and what the command line sets."""
     arms_of: dict[str, list[str]] = {}
     for job in graph.jobs if launch.executor == "slurm" else ():
-        if not is_trained(job):
+        if not job.is_trained:
             arms_of.setdefault(_most(job.resources), []).append(job.arm)
     if arms_of:
         each = next(iter(arms_of)) if len(arms_of) == 1 else "; ".join(f"{most} ({listed(arms)})" for most, arms in arms_of.items())
@@ -162,19 +163,19 @@ def _print_fields(title: str, fields: dict[str, Any], console: Console) -> None:
 
 
 def state(job: Job) -> str:
-    if is_done(job):
+    if job.is_done:
         return "done"
     if error_of(job.folder) is not None:
         return "failed before"
-    if is_trained(job):
+    if job.is_trained:
         return "to evaluate"
     return "begun" if (job.folder / "last.pt").exists() else "new"
 
 
 def summary(graph: Graph, predicted: list[Prediction], launch: Launch) -> Iterator[str]:
     """The totals of a dry run, in lines: what is to be done, its cost, and how much of the cluster it may take at once."""
-    todo, site = [job for job in graph.jobs if not is_trained(job)], launch.site
-    to_evaluate = sum(is_trained(job) and not is_done(job) for job in graph.jobs)
+    todo, site = [job for job in graph.jobs if not job.is_trained], launch.site
+    to_evaluate = sum(job.is_trained and not job.is_done for job in graph.jobs)
     begins = f"{launch.sweep.name}: {len(todo)} of {counted(len(graph.jobs), 'run')} to be done"
     begins += f", and {counted(to_evaluate, 'trained one')} to be evaluated (not predicted)" if to_evaluate else ""
     unpredicted = len(todo) - len(predicted)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jobs.folders import Launch, is_done
+from jobs.folders import Launch
 from jobs.graph import Job
 from jobs.pace import on_gpu
 from vitssl.emissions import visible_gpus
@@ -40,7 +40,7 @@ WHOLE = Slot()
 
 def slots(jobs: Sequence[Job], launch: Launch) -> list[Slot]:
     """One for each run that the machine trains at a time, of equally many cores and GPUs."""
-    todo = [job for job in jobs if not is_done(job)]
+    todo = [job for job in jobs if not job.is_done]
     cores, most, gpus, gpus_each = sorted(os.sched_getaffinity(0)), launch.site.max_parallel, [], 0
     if trained_there := [job for job in todo if on_gpu(job.run, job.resources, launch)]:
         if "CUDA_VISIBLE_DEVICES" in launch.site.env:  # the same for all runs

@@ -10,12 +10,11 @@ from typing import Any
 
 from jobs import cluster, local
 from jobs.chosen import line_of, parents_of, runs_of
-from jobs.folders import error_of
 from jobs.logs import cause
 from vitssl.config import ConfigError, load
-from vitssl.config.evals import metric_parts, pending
+from vitssl.config.evals import metric_parts
 from vitssl.files import read_events, read_json
-from vitssl.lost import lost_kwh
+from vitssl.run_folder import DONE, ERROR, EVALS, error_of, is_trained, lost_kwh, to_evaluate
 
 ENDED = ("done", "failed", "cancelled", "unreadable")
 HOW = {"failed": "failed", "cancelled": "was cancelled"}
@@ -96,7 +95,7 @@ def is_over(picture: Picture, folder: Path) -> bool:
     if status.state != "done":
         return status.state in GONE
     in_work = folder in picture.queue or (local.running(folder.parent) is not None and status.error is None)
-    return not in_work or not pending(load(folder), read_json(folder / "evals.json"))
+    return not in_work or not to_evaluate(folder, load(folder))
 
 
 def _cancelled_with_parents(sweep: Path, statuses: list[Status]) -> None:
@@ -133,11 +132,11 @@ def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: 
     if status.state == "done" and entry is not None and entry.state == "RUNNING" and _hangs(folder):
         status.error = f"done, but its job has not ended: scancel {job_id}"
     events = read_events(folder / "metrics.jsonl")
-    at_end = {name: entry["metrics"] for name, entry in read_json(folder / "evals.json").items()}
+    at_end = {name: entry["metrics"] for name, entry in read_json(folder / EVALS).items()}
     status.score = _score([at_end, *(event for event in reversed(events) if event["event"] == "eval")], metric)
     _estimate(status, events)
     status.lost_kwh = lost_kwh(events, [read_json(record) for record in sorted(folder.glob("emissions-*.json"))])
-    for name in ("job.json", "done.json"):  # which starting it, and the time left, depend on
+    for name in ("job.json", DONE):  # which starting it, and the time left, depend on
         read_json(folder / name)
     return status
 
@@ -161,24 +160,24 @@ def _score(evaluations: list[dict[str, Any]], metric: str) -> str:
 
 def _hangs(folder: Path) -> bool:
     """Should the job of a trained run have ended by now (batch.sh)? It may evaluate it, too."""
-    wrote = max(path.stat().st_mtime for path in (folder / "done.json", folder / "evals.json") if path.exists())
-    return time.time() - wrote > HANGS_S and not pending(load(folder), read_json(folder / "evals.json"))
+    wrote = max(path.stat().st_mtime for path in (folder / DONE, folder / EVALS) if path.exists())
+    return time.time() - wrote > HANGS_S and not to_evaluate(folder, load(folder))
 
 
 def _left_behind(folder: Path, job_id: str) -> str | None:
     """Of a run whose job SLURM cancelled because the job before it did not end well, although what it starts from is done."""
     parents = parents_of(folder)
-    if not parents or not all((parent / "done.json").exists() for parent in parents):
+    if not parents or not all(map(is_trained, parents)):
         return None
     return f"job {job_id} was cancelled, but the run it starts from is done; repeat the command that submitted the sweep to queue it again"
 
 
 def _state(folder: Path, queued: cluster.Entry | None, here: int | None) -> str:
-    if (folder / "done.json").exists():
+    if is_trained(folder):
         return "done"
     if queued is not None:
         return queued.state.lower()
-    if (folder / "error.json").exists():
+    if (folder / ERROR).exists():
         return "failed"
     if (folder / "cancelled").exists():
         return "cancelled"

@@ -13,6 +13,7 @@ from jobs.predict import START_S
 from jobs.shards import images_worked
 from vitssl.config import ConfigError, Run
 from vitssl.files import read_events, read_json
+from vitssl.run_folder import DONE
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def seen_of(jobs: Iterable[Job]) -> Seen:
 
 def time_of(folder: Path) -> float:
     """How long a run that is done has trained, with its evaluations; 0 where it is not."""
-    return read_json(folder / "done.json").get("time_s") or 0.0
+    return read_json(folder / DONE).get("time_s") or 0.0
 
 
 @dataclass

@@ -9,9 +9,10 @@ from pathlib import Path
 from rich.console import Console
 
 from jobs import cluster
-from jobs.folders import Launch, error_of, is_done, status_command
+from jobs.folders import Launch, status_command
 from jobs.graph import Graph
 from jobs.node import report_command
+from vitssl.run_folder import error_of
 
 WAIT_S = 5.0  # between looks at what the runs have written
 
@@ -26,7 +27,7 @@ def wait_for(graph: Graph, launch: Launch, console: Console) -> int:
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"the jobs keep running; follow them with: {status_command(launch.sweep)}") from None
     subprocess.run(report_command(launch.sweep, launch.of_report), check=False, cwd=launch.source)
-    return 0 if all(is_done(job) for job in graph.jobs) else 1
+    return 0 if all(job.is_done for job in graph.jobs) else 1
 
 
 def _wait(graph: Graph, sweep: Path, console: Console) -> None:
@@ -37,7 +38,7 @@ def _wait(graph: Graph, sweep: Path, console: Console) -> None:
         if time.monotonic() >= asked_s + cluster.ASKED_EVERY_S:
             (there, comments), asked_s = _waiting(graph, sweep), time.monotonic()
         for job in graph.jobs:
-            ended = "done" if is_done(job) else error_of(job.folder) or comments.get(job.folder)
+            ended = "done" if job.is_done else error_of(job.folder) or comments.get(job.folder)
             if job.identity not in told and ended:
                 told.add(job.identity)
                 console.print(f"{job.name}: {ended}", soft_wrap=True)
@@ -47,7 +48,7 @@ def _wait(graph: Graph, sweep: Path, console: Console) -> None:
 def _waiting(graph: Graph, sweep: Path) -> tuple[bool, dict[Path, str]]:
     """Does anything go on by itself? If SLURM does not answer, it may. And {folder: why} of the runs that are held."""
     try:
-        entries = cluster.queued([*(job.folder for job in graph.jobs if not is_done(job)), sweep])
+        entries = cluster.queued([*(job.folder for job in graph.jobs if not job.is_done), sweep])
         report = entries.pop(sweep, None)
         left = cluster.left(sweep)
         if report is not None and report.state == "PENDING" and report.is_mine and not entries and not left:

@@ -17,6 +17,7 @@ from jobs.shards import ROOT, expected_index
 from vitssl.config import ConfigError, Run, Site, assign, check_fits, checkpoints, load
 from vitssl.config.weights import FOLDER, IMPORT, RELEASED, imported_folder, layout_and_file
 from vitssl.files import hash_file
+from vitssl.run_folder import is_trained
 from vitssl.words import note
 
 START, USUAL = ("init_from", "init_weights", "init_objectives", "init_except"), Run()  # the fields of what a Run starts from
@@ -38,7 +39,7 @@ def prepare(stages: Iterable[Stage]) -> dict[str, str]:
             path = _place(value, field)
             if path is not None:
                 assign(stage.run, field, str(path))
-                if not (path.is_file() or (path / "done.json").exists()):
+                if not (path.is_file() or is_trained(path)):
                     missing[str(path)] = value
                     continue
             _check(stage, field, Path(value) if path is None else path)
@@ -62,7 +63,7 @@ def _check(stage: Stage, field: str, path: Path) -> None:
         raise ConfigError(f"there is no {path}; put the weights there, or name another file or run folder", field)
     if path.is_dir():
         theirs, last = load(path), path / "last.pt"
-        if not (path / "done.json").exists():  # it would give other weights each time, under the same identity
+        if not is_trained(path):  # it would give other weights each time, under the same identity
             raise ConfigError(f"{path} is not finished; let it finish, or name one of its checkpoints, such as {last}", field)
         check_fits(stage.run, field, theirs)
 

@@ -127,7 +127,8 @@ def folder(make_run, digits: Path, tmp_path: Path):
 def untrained_run(make_run, digits: Path, tmp_path: Path):
     """Makes the folder of a run of the digits with random weights."""
 
-    from vitssl import model, state
+    from vitssl import model
+    from vitssl.checkpoints import tensor_files
     from vitssl.data.index import load_index
 
     def made(*layers: Any) -> Path:
@@ -135,7 +136,9 @@ def untrained_run(make_run, digits: Path, tmp_path: Path):
         config.save(made_run, tmp_path / "run")
         index = load_index(digits)
         content = {"model": model.build(made_run, 10).state_dict(), "ema": None}
-        state.save(tmp_path / "run" / "last.pt", content | {"data": {"classes": index.classes, "mean": index.mean, "std": index.std}})
+        tensor_files.save(
+            tmp_path / "run" / "last.pt", content | {"data": {"classes": index.classes, "mean": index.mean, "std": index.std}}
+        )
         (tmp_path / "run" / "done.json").write_text('{"step": 0, "epochs": 0.0}')
         return tmp_path / "run"
 

@@ -141,8 +141,9 @@ def targets(place: Path) -> dict[str, tuple[bytes, Target, list[Change]]]:
     from jobs import overrides, site_profile, sweep
     from jobs.graph import cells
     from tests.jobs.conftest import write_index
-    from vitssl import config, model, state
-    from vitssl.checkpoint import read_run
+    from vitssl import config, model
+    from vitssl.checkpoints import tensor_files
+    from vitssl.checkpoints.run_checkpoint import read_run
     from vitssl.data import decode, index
     from vitssl.files import hash_file
 
@@ -154,7 +155,7 @@ def targets(place: Path) -> dict[str, tuple[bytes, Target, list[Change]]]:
     })  # fmt: skip
     torch.manual_seed(0)
     data = {"classes": ["a", "b"], "mean": [0.5] * 3, "std": [0.5] * 3}
-    state.save(place / "good.pt", {"model": model.build(run, 2).state_dict(), "data": data})
+    tensor_files.save(place / "good.pt", {"model": model.build(run, 2).state_dict(), "data": data})
     png, jpeg = io.BytesIO(), io.BytesIO()
     Image.effect_noise((24, 20), 60).convert("RGB").save(png, "PNG")
     Image.effect_noise((24, 20), 60).convert("RGB").save(jpeg, "JPEG")

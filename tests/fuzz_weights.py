@@ -30,7 +30,7 @@ OF_THE_SAME_SHAPE: list[Callable[[torch.Tensor], torch.Tensor]] = [
 
 def change(content: bytes, rng: random.Random) -> bytes:
     """Something else in the place of a tensor, a value or a whole part; or none; or under another name."""
-    from vitssl.state import ALSO_READ
+    from vitssl.checkpoints.tensor_files import ALSO_READ
 
     try:
         with torch.serialization.safe_globals(list(ALSO_READ)):
@@ -56,8 +56,10 @@ def change(content: bytes, rng: random.Random) -> bytes:
 def targets(place: Path) -> dict[str, tuple[bytes, Target]]:
     """{name: (a file that is accepted, what loads it)}: the checkpoint of a run that goes on and is loaded, and a file that is imported."""
     from tests.weights.releases import RELEASES
-    from vitssl import config, evaluate, state, train, train_state
+    from vitssl import config, train, train_state
     from vitssl.data import shards
+    from vitssl.run_folder import LAST
+    from vitssl.trained import Trained
     from vitssl.weights.importing import import_file
 
     shards.build("digits", place / "digits", workers=1, progress=False)
@@ -67,10 +69,10 @@ def targets(place: Path) -> dict[str, tuple[bytes, Target]]:
     begun = train_state.TrainState(place / "run", run)
 
     def go_on(content: bytes) -> None:
-        (place / "run" / state.LAST).write_bytes(content)
+        (place / "run" / LAST).write_bytes(content)
         begun.model.requires_grad_(True)
         train_state.start(begun)
-        evaluate.Trained(place / "run", state.LAST, "cpu", "ema")
+        Trained(place / "run", LAST, "cpu", "ema")
 
     layout, make = RELEASES["mae_finetuned"]  # with a command line
     torch.manual_seed(0)
@@ -81,6 +83,6 @@ def targets(place: Path) -> dict[str, tuple[bytes, Target]]:
         shutil.rmtree(place / "imported", ignore_errors=True)
         (place / "file.pth").write_bytes(content)
         import_file(place / "file.pth", layout, place / "imported")
-        evaluate.Trained(place / "imported", state.LAST, "cpu", "model")
+        Trained(place / "imported", LAST, "cpu", "model")
 
-    return {"resumed": ((place / "run" / state.LAST).read_bytes(), go_on), "imported": (released.getvalue(), import_it)}
+    return {"resumed": ((place / "run" / LAST).read_bytes(), go_on), "imported": (released.getvalue(), import_it)}

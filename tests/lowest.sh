@@ -15,9 +15,9 @@ tests=(
     "$gradient"'[cvt-classify/cls-contiguous-cpu]' "$gradient"'[cvt-classify/cls-channels_last-cpu]' # torch's kernels
     "$gradient"'[t2t-classify/cls-contiguous-cpu]'
     tests/test_train.py::test_golden_loss_curve            # tensorboard
-    tests/test_evaluate.py::test_one_image_is_a_batch_of_one
+    tests/test_trained.py::test_one_image_is_a_batch_of_one
     tests/test_predict.py                                  # pillow
-    tests/test_state.py                                    # safetensors
+    tests/checkpoints/test_pretrained.py                   # safetensors
     tests/test_cost.py                                     # fvcore
     tests/test_emissions.py                                # codecarbon
     tests/data/test_shards.py                              # webdataset, scikit-learn

@@ -23,7 +23,8 @@ from PIL import Image
 from jobs import submit
 from tests.shipped import SWEEPS
 from tests.weights import releases
-from vitssl import cli, config, model, state
+from vitssl import cli, config, model
+from vitssl.checkpoints import tensor_files
 from vitssl.config.methods import METHODS
 from vitssl.data.index import load_index
 
@@ -107,7 +108,7 @@ def _train(place: Path) -> None:
     folder, index = place / "runs" / "mt_stl10" / "mt_sit-pretrain-s0", load_index(shards)
     config.save(masked, folder)
     content = {"model": model.build(masked, 10).state_dict(), "ema": None}
-    state.save(folder / "last.pt", content | {"data": {"classes": index.classes, "mean": index.mean, "std": index.std}})
+    tensor_files.save(folder / "last.pt", content | {"data": {"classes": index.classes, "mean": index.mean, "std": index.std}})
     (folder / "done.json").write_text('{"step": 0, "epochs": 0.0}')
 
 

@@ -8,7 +8,7 @@ from tests.ranks import start_ranks
 from tests.test_train import CLASSIFY, wait_for_step
 from vitssl import train
 from vitssl.files import read_events, read_json
-from vitssl.lost import lost_kwh
+from vitssl.run_folder import lost_kwh
 
 
 def starts(*steps: tuple[int, int]) -> list[dict]:

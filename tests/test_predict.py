@@ -13,11 +13,13 @@ import torch
 from PIL import Image
 
 import vitssl
-from tests.test_evaluate import save_run
-from vitssl import cli, config, evaluate, predict, state
+from tests.test_trained import save_run
+from vitssl import cli, config, predict
+from vitssl.checkpoints import tensor_files
 from vitssl.config import Objectives
 from vitssl.config.objectives.classify import ClassifyConfig
 from vitssl.config.objectives.mae import MaeConfig
+from vitssl.run_folder import BEST, LAST
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def read(file: Path) -> list[dict[str, str]]:
 
 
 def test_a_folder_is_walked_and_every_image_is_a_row(trained, photos, tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(evaluate, "EVALUATED_AT_ONCE", 2)  # batches of images of several sizes
+    monkeypatch.setattr("vitssl.trained.EVALUATED_AT_ONCE", 2)  # batches of images of several sizes
     (photos / "deep" / "loop").unlink()
     out = tmp_path / "out.csv"
     assert cli.main(["predict", str(trained), str(photos / "deep"), str(photos / "b.png"), "--csv", str(out)]) == 0
@@ -63,9 +65,9 @@ def test_a_folder_is_walked_and_every_image_is_a_row(trained, photos, tmp_path, 
 
 
 def test_another_checkpoint_is_taken_where_it_is_named(trained, photos, capsys) -> None:
-    content = state.read(trained / state.LAST)
-    state.save(trained / state.BEST, content | {"model": {name: value + 0.1 for name, value in content["model"].items()}})
-    network = vitssl.load(trained, state.BEST)
+    content = tensor_files.read(trained / LAST)
+    tensor_files.save(trained / BEST, content | {"model": {name: value + 0.1 for name, value in content["model"].items()}})
+    network = vitssl.load(trained, BEST)
     assert cli.main(["predict", str(trained), str(photos / "b.png"), "--checkpoint", "best.pt"]) == 0
     best, expected = capsys.readouterr().out.split()[1:3], network.predict(photos / "b.png")[0]
     assert best == ["ab"[int(expected.argmax())], f"{expected.max():.3f}"]
@@ -86,7 +88,7 @@ def test_hidden_files_other_files_and_links_upwards_are_left_out(trained, photos
 
 @pytest.mark.parametrize("as_csv", [True, False])
 def test_a_bad_image_is_named_and_the_others_have_their_rows(trained, photos, tmp_path, monkeypatch, capsys, as_csv) -> None:
-    monkeypatch.setattr(evaluate, "EVALUATED_AT_ONCE", 2)
+    monkeypatch.setattr("vitssl.trained.EVALUATED_AT_ONCE", 2)
     (photos / "a.JPG").write_text("damaged")
     (photos / "deep" / "d.png").write_bytes((photos / "deep" / "d.png").read_bytes()[:60])
     out = tmp_path / "out.csv"
@@ -132,16 +134,16 @@ def test_names_of_files_do_nothing_to_a_terminal(trained, photos, capsys) -> Non
 
 @pytest.mark.parametrize("name", ["\x1b[2J", "a\nb", "\ud800"])
 def test_a_class_that_is_no_line_is_damage(trained, photos, capsys, name) -> None:
-    content = state.read(trained / state.LAST)
+    content = tensor_files.read(trained / LAST)
     content["data"]["classes"] = [name, "b"]
-    state.save(trained / state.LAST, content)
+    tensor_files.save(trained / LAST, content)
     assert cli.main(["predict", str(trained), str(photos)]) == 2
     shown = capsys.readouterr()
     assert "last.pt: data has unexpected content" in shown.err and shown.err.count("\n") == 1 and not shown.out
 
 
 def test_images_are_read_batch_by_batch(trained, photos, monkeypatch) -> None:
-    monkeypatch.setattr(evaluate, "EVALUATED_AT_ONCE", 2)
+    monkeypatch.setattr("vitssl.trained.EVALUATED_AT_ONCE", 2)
     opened: list[int] = []
 
     def files():
@@ -157,9 +159,9 @@ def test_images_are_read_batch_by_batch(trained, photos, monkeypatch) -> None:
 
 def test_a_spreadsheet_computes_nothing(trained, photos, tmp_path, monkeypatch) -> None:
     """Names of classes and of files may begin a formula."""
-    content = state.read(trained / state.LAST)
+    content = tensor_files.read(trained / LAST)
     content["data"]["classes"] = ['=HYPERLINK("http://x")', "@SUM(1)"]
-    state.save(trained / state.LAST, content)
+    tensor_files.save(trained / LAST, content)
     monkeypatch.chdir(photos)
     os.link("b.png", "-1+1.png")
     out = tmp_path / "out.csv"
@@ -213,11 +215,11 @@ def test_arrays_and_tensors_are_no_images(trained) -> None:
 def test_a_run_says_what_it_is(trained, tmp_path) -> None:
     assert repr(vitssl.load(trained)) == f"<Trained {trained}: vit_pico for classify, 2 classes, top-1 61.50 %, 3 epochs>"
     (trained / "done.json").unlink()
-    content = state.read(trained / state.LAST)
-    state.save(trained / state.LAST, content | {"progress": {"step": 1200}})
-    state.save(trained / state.BEST, content)
+    content = tensor_files.read(trained / LAST)
+    tensor_files.save(trained / LAST, content | {"progress": {"step": 1200}})
+    tensor_files.save(trained / BEST, content)
     assert repr(vitssl.load(trained)).endswith("2 classes, not finished, at step 1,200>")
-    assert repr(vitssl.load(trained, state.BEST)).endswith("2 classes, best.pt>")
+    assert repr(vitssl.load(trained, BEST)).endswith("2 classes, best.pt>")
     pretrained = save_run(tmp_path / "pre", Objectives(mae=MaeConfig(decoder_dim=16, decoder_depth=1, decoder_heads=2)))
     (pretrained / "done.json").write_text('{"step": 9, "epochs": 20.0, "test": null}')
     assert repr(vitssl.load(pretrained)).endswith("vit_pico for mae, 2 classes, 20 epochs>")
@@ -232,9 +234,9 @@ def seeds(tmp_path: Path) -> list[Path]:
     folders = []
     for seed in range(3):
         folder = save_run(tmp_path / f"scratch-s{seed}", Objectives(classify=ClassifyConfig()))
-        content = state.read(folder / state.LAST)
+        content = tensor_files.read(folder / LAST)
         content["model"] = {name: value + seed * 0.05 * torch.randn_like(value) for name, value in content["model"].items()}
-        state.save(folder / state.LAST, content)
+        tensor_files.save(folder / LAST, content)
         (folder / "done.json").write_text('{"step": 9, "epochs": 3.0}')
         folders.append(folder)
     return folders
@@ -243,8 +245,8 @@ def seeds(tmp_path: Path) -> list[Path]:
 def test_several_runs_give_the_mean_of_their_probabilities(seeds, photos, tmp_path, monkeypatch, capsys) -> None:
     """And every file is decoded once for all of them."""
     (photos / "a.JPG").write_text("damaged")
-    out, decoded, decode = tmp_path / "out.csv", [], evaluate._decoded
-    monkeypatch.setattr(evaluate, "_decoded", lambda path: decoded.append(path) or decode(path))
+    out, decoded, decode = tmp_path / "out.csv", [], vitssl.trained._decoded
+    monkeypatch.setattr("vitssl.trained._decoded", lambda path: decoded.append(path) or decode(path))
     assert cli.main(["predict", *map(str, seeds), str(photos), "--csv", str(out)]) == 2
     assert len(decoded) == len(set(decoded)) == 5
     errors = capsys.readouterr().err.splitlines()
@@ -258,9 +260,9 @@ def test_several_runs_give_the_mean_of_their_probabilities(seeds, photos, tmp_pa
 
 
 def test_runs_that_have_no_mean_are_refused(seeds, photos, capsys) -> None:
-    content = state.read(seeds[1] / state.LAST)
+    content = tensor_files.read(seeds[1] / LAST)
     content["data"]["classes"] = ["a", "c"]
-    state.save(seeds[1] / state.LAST, content)
+    tensor_files.save(seeds[1] / LAST, content)
     first, second, _ = map(str, seeds)
     for words, message in (
         (

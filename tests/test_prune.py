@@ -17,8 +17,9 @@ from torch import nn
 
 from tests.conftest import sweep_facts
 from tests.report.conftest import make_run
-from vitssl import checkpoint, cli, prune, state, train
-from vitssl.checkpoint import Progress
+from vitssl import cli, prune, train
+from vitssl.checkpoints import run_checkpoint, tensor_files
+from vitssl.checkpoints.run_checkpoint import Progress
 from vitssl.files import read_json, write_json
 
 SUPERVISED = {"objectives": {"classify": {}}}
@@ -162,7 +163,7 @@ def test_of_a_run_that_is_done_the_optimizer_goes_and_all_else_of_its_checkpoint
     assert [(left.path.parent.name, left.bytes) for left in found_here] == [("done", 4 * (2 * 11 + 2))]
     assert prune.remove(found_here) == (1, 96) and not [left for left in prune.find(sweep) if left.path.name == "last.pt"]
     for name, content in contents.items():
-        left = checkpoint.read_run(sweep / name / "last.pt")
+        left = run_checkpoint.read_run(sweep / name / "last.pt")
         assert (left["optimizer"] is None) == (name == "done")
         assert left["progress"] == content["progress"] and left["data"] == content["data"]
         assert all(torch.equal(left[part][key], content[part][key]) for part in ("model", "ema") for key in content["model"])
@@ -203,7 +204,7 @@ def test_a_checkpoint_of_several_names_goes_with_them_or_stays(runs: Path, tmp_p
     assert last not in [left.path for left in prune.find(runs)]
     (tmp_path / "elsewhere.pt").rename(last)
     number, size = prune.remove(prune.find(runs / "one"))
-    assert last.stat().st_nlink == 1 and checkpoint.read_run(last)["optimizer"] is None
+    assert last.stat().st_nlink == 1 and run_checkpoint.read_run(last)["optimizer"] is None
     assert (number, size) == (len(ALL) + 1, 14_000 + 96)
 
 
@@ -232,11 +233,11 @@ def test_a_launcher_without_torch_leaves_optimizer_states(runs: Path) -> None:
 def test_a_run_that_lost_its_records_after_that_is_finished_again(folder, tmp_path: Path) -> None:
     run = folder("run", SUPERVISED, {"loop": {"epochs": 1, "log_every": 1}})
     assert train.main([str(run)]) == 0
-    before, done = checkpoint.read_run(run / "last.pt"), read_json(run / "done.json")
-    checkpoint.drop_optimizer(run / "last.pt")
+    before, done = run_checkpoint.read_run(run / "last.pt"), read_json(run / "done.json")
+    run_checkpoint.drop_optimizer(run / "last.pt")
     (run / "done.json").unlink()
     assert train.main([str(run)]) == 0
-    after = checkpoint.read_run(run / "last.pt")
+    after = run_checkpoint.read_run(run / "last.pt")
     assert all(torch.equal(after["model"][name], value) for name, value in before["model"].items())
     assert read_json(run / "done.json") == done | {"time_s": after["progress"]["time_s"]}
 
@@ -244,10 +245,10 @@ def test_a_run_that_lost_its_records_after_that_is_finished_again(folder, tmp_pa
 def test_nothing_is_trained_further_without_the_optimizer(folder, capsys) -> None:
     run = folder("run", SUPERVISED, {"loop": {"max_steps": 2, "eval_every": 0}})
     assert train.main([str(run)]) == 0
-    checkpoint.drop_optimizer(run / "last.pt")
-    content = checkpoint.read_run(run / "last.pt")
+    run_checkpoint.drop_optimizer(run / "last.pt")
+    content = run_checkpoint.read_run(run / "last.pt")
     content["progress"]["step"] = 1
-    state.save(run / "last.pt", content)
+    tensor_files.save(run / "last.pt", content)
     (run / "done.json").unlink()
     assert train.main([str(run)]) == 2
     assert "last.pt: optimizer is missing, and training cannot go on from it; " in capsys.readouterr().err

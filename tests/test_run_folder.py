@@ -182,7 +182,7 @@ def test_a_disk_that_runs_full_is_one_line(folder, monkeypatch, capsys):
         raise RuntimeError("unexpected pos") from OSError(errno.ENOSPC, "No space left on device")
 
     run = folder()
-    monkeypatch.setattr("vitssl.saving.state.save", full)
+    monkeypatch.setattr("vitssl.checkpoints.saver.tensor_files.save", full)
     assert train.main([str(run)]) == 1
     told = f"error: {run}: No space left on device: make room (`vitssl prune` lists what no run needs any more)"
     assert capsys.readouterr().err.splitlines()[-1].startswith(told)

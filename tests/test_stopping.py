@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.test_saving import CLASSIFY, OFTEN, same, steps
+from tests.checkpoints.test_saver import CLASSIFY, OFTEN, same, steps
 from vitssl import stopping, train
+from vitssl.checkpoints import tensor_files
 from vitssl.stopping import SLACK_S, StopRequest
 
 
@@ -75,7 +76,7 @@ def test_a_run_saves_before_the_end_of_its_job_and_goes_on_from_there(folder, cl
 def test_what_a_step_and_a_save_take_is_measured(folder, monkeypatch) -> None:
     told, run = [], folder("run", CLASSIFY, OFTEN)
     monkeypatch.setattr(StopRequest, "needs", lambda self, seconds: told.append(seconds))
-    save = train.state.save
-    monkeypatch.setattr("vitssl.saving.state.save", lambda *args, **options: time.sleep(0.2) or save(*args, **options))
+    save = tensor_files.save
+    monkeypatch.setattr("vitssl.checkpoints.saver.tensor_files.save", lambda *args, **options: time.sleep(0.2) or save(*args, **options))
     assert train.main([str(run)]) == 0
     assert told and all(0.2 < seconds < 10 for seconds in told[2:])

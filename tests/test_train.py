@@ -20,8 +20,8 @@ from tests.ranks import run_ranks, start_programs, start_ranks
 from vitssl import config, train
 from vitssl.config import ConfigError
 from vitssl.config.evals import ClassificationConfig
+from vitssl.evaluate import evaluate_folder
 from vitssl.files import read_events
-from vitssl.finished import evaluate_folder
 from vitssl.views import pipeline
 
 ROOT = Path(__file__).parent.parent

@@ -25,13 +25,13 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "load"]
 
 if TYPE_CHECKING:
-    from vitssl.evaluate import load
+    from vitssl.trained import load
 
 
 def __getattr__(name: str) -> Any:
     """``load`` on demand: a launcher imports this package on machines without torch."""
     if name == "load":
-        from vitssl.evaluate import load
+        from vitssl.trained import load
 
         return load
     raise AttributeError(f"module 'vitssl' has no attribute {name!r}")

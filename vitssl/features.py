@@ -15,9 +15,9 @@ from vitssl.config import ConfigError
 from vitssl.data.index import load_index
 from vitssl.data.loader import EvalLoader
 from vitssl.data.names import of_images
-from vitssl.evaluate import Trained
 from vitssl.evaluators.base import EVALUATED_AT_ONCE
 from vitssl.files import check_new
+from vitssl.trained import Trained
 
 
 def write(

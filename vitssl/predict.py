@@ -18,9 +18,9 @@ from torch import Tensor
 
 from vitssl.atomic import replacing
 from vitssl.config import ConfigError, Run, checkpoints, dotted, load
-from vitssl.evaluate import Trained, predict_each
 from vitssl.paths import check_out
 from vitssl.terminal import console
+from vitssl.trained import Trained, predict_each
 from vitssl.words import as_cell, counted, few, note, one_line
 
 BEST = 5  # classes of a printed line

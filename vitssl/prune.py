@@ -19,8 +19,8 @@ from pathlib import Path
 
 from vitssl import config
 from vitssl.config import ConfigError
-from vitssl.config.evals import pending
 from vitssl.files import SUBMITTING, held, no_room, read_file, read_json
+from vitssl.run_folder import DONE, ERROR, is_trained, to_evaluate
 from vitssl.words import counted, note
 
 KEPT_EPOCH = re.compile(r"epoch-\d+\.pt")
@@ -54,14 +54,14 @@ class OptimizerState(Leftover):
 
     @cached_property
     def bytes(self) -> int:
-        from vitssl import checkpoint
+        from vitssl.checkpoints import run_checkpoint
 
-        return checkpoint.optimizer_bytes(self.path)
+        return run_checkpoint.optimizer_bytes(self.path)
 
     def remove(self) -> None:
-        from vitssl import checkpoint
+        from vitssl.checkpoints import run_checkpoint
 
-        checkpoint.drop_optimizer(self.path)
+        run_checkpoint.drop_optimizer(self.path)
 
     def can_go(self, others: list[Leftover]) -> bool:
         """Is there one, in a file of this user's that is no link and has no name besides those of the ``others``? Written anew it would
@@ -130,7 +130,7 @@ def _unneeded(folder: Path, done: bool) -> Iterator[Leftover]:
 def is_finished(folder: Path) -> bool:
     """Is it trained, with the results of all its evaluators? One with a damaged record counts as not."""
     try:
-        return bool(read_json(folder / "done.json")) and not pending(config.load(folder), read_json(folder / "evals.json"))
+        return bool(read_json(folder / DONE)) and not to_evaluate(folder, config.load(folder))
     except ConfigError as error:
         note(f"{folder.name} is left alone: {error}")
         return False
@@ -138,7 +138,7 @@ def is_finished(folder: Path) -> bool:
 
 def _failed(folder: Path) -> bool:
     """Did its last attempt fail for good? Whoever submits it again removes the record of that."""
-    return (folder / "error.json").exists() and not (folder / "done.json").exists()
+    return (folder / ERROR).exists() and not is_trained(folder)
 
 
 def _of_sweep(sweep: Path) -> Iterator[Leftover]:

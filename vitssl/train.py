@@ -18,14 +18,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitssl import attempt, config, cost, dist, evaluators, optim, pictures, state
+from vitssl import attempt, config, cost, dist, evaluators, optim, pictures
 from vitssl.attempt import Diverged
+from vitssl.checkpoints import tensor_files
 from vitssl.config import ConfigError, Run
-from vitssl.config.evals import EvalConfig, evals_of, metric_of, pending
+from vitssl.config.evals import EvalConfig, evals_of, metric_of
 from vitssl.data.batch import Batch
+from vitssl.evaluate import evaluate_finished, write_results
 from vitssl.files import no_room, read_json, write_json
-from vitssl.finished import EVALS, evaluate_finished, write_results
 from vitssl.log import Log, Meter, machine
+from vitssl.run_folder import BEST, DONE, LAST, is_trained, to_evaluate
 from vitssl.stopping import STOPPED, StopRequest
 from vitssl.train_state import TrainState, forward_backward, save, set_numerics, start
 from vitssl.words import counted, duration
@@ -119,7 +121,7 @@ def fit(train_state: TrainState, ddp_model: nn.Module, steps: Iterator[Iterator[
             save(train_state)
             saved_at, saved_step = time.time(), progress.step
     _settle(train_state, meter, log)
-    if progress.step > saved_step or not (train_state.folder / state.LAST).exists():
+    if progress.step > saved_step or not (train_state.folder / LAST).exists():
         save(train_state)
     train_state.saver.wait()
     return True
@@ -144,7 +146,7 @@ def _give_up(train_state: TrainState, meter: Meter, log: Log) -> None:
     _log_line(train_state, meter, log)
     if dist.is_main():
         content = {"model": train_state.model.state_dict(), "optimizer": train_state.optimizer.state_dict(), "step": step}
-        state.save(train_state.folder / "diverged.pt", content)
+        tensor_files.save(train_state.folder / "diverged.pt", content)
     log.event("end", step, attempt=train_state.progress.attempt, reason="diverged")
     raise Diverged(
         f"the loss or its gradient was not finite by step {step} (epoch {train_state.epoch:.2f}); diverged.pt holds that state, last.pt"
@@ -212,7 +214,7 @@ def _remember_best(train_state: TrainState, metrics: dict[str, dict[str, float]]
     if "val" in metrics and metrics["val"]["top1"] > progress.best_val.get("top1", -1.0):
         progress.best_val, progress.selected = metrics["val"] | here, metrics["test"] | here
         if dist.is_main():
-            state.save(train_state.folder / state.BEST, {"model": train_state.model.state_dict(), "data": train_state.data_facts})
+            tensor_files.save(train_state.folder / BEST, {"model": train_state.model.state_dict(), "data": train_state.data_facts})
 
 
 # ----------------------------------------------------------------------------------------------------------------- run
@@ -224,14 +226,14 @@ def run_folder(folder: Path) -> int:
     Raises:
         ConfigError: a mistake of the user's, and another process that trains this run.
     """
-    run, done = config.load(folder), (folder / "done.json").exists()
-    if done and not (dist.is_main() and pending(run, read_json(folder / EVALS))):
+    run, trained = config.load(folder), is_trained(folder)
+    if trained and not (dist.is_main() and to_evaluate(folder, run)):
         return 0
     job = read_json(folder / "job.json")
     attempt.refuse_other_image(job)
     attempt.refuse_cpu(run, job | job.get("evaluation", {}))
     with attempt.alone(folder) if dist.is_main() else nullcontext():
-        if not done:
+        if not trained:
             return _train(folder, run)
         dist.leave_others()
         set_numerics(run)
@@ -282,7 +284,7 @@ def _finish(train_state: TrainState) -> None:
     pictures.record_reconstructions(folder, run, train_state.model, index, train_state.split.test, (train_state.mean, train_state.std))
     costs = cost.measure(run, len(index.classes)) | cost.throughput(train_state.model, run, train_state.device)
     write_json(folder / "cost.json", costs)
-    write_json(folder / "done.json", _summary(train_state))
+    write_json(folder / DONE, _summary(train_state))
     train_state.saver.finish()
 
 

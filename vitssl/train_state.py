@@ -13,8 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitssl import checkpoint, config, dist, evaluators, memory, model, optim, passes, pictures, saving, state
-from vitssl.checkpoint import Progress
+from vitssl import config, dist, evaluators, memory, model, optim, passes, pictures
+from vitssl.checkpoints import pretrained, run_checkpoint, saver
+from vitssl.checkpoints.run_checkpoint import Progress
+from vitssl.checkpoints.saver import Saver
 from vitssl.config import ConfigError, Run
 from vitssl.config.evals import EvalConfig, evals_of, own_evals
 from vitssl.data.batch import Batch
@@ -23,7 +25,7 @@ from vitssl.data.index import load_index
 from vitssl.data.loader import TrainLoader
 from vitssl.data.on_stream import groups, on_own_stream
 from vitssl.data.subset import train_and_heldout
-from vitssl.saving import Saver
+from vitssl.run_folder import LAST
 from vitssl.views import EvalView, TrainViews
 
 
@@ -128,11 +130,11 @@ def set_numerics(run: Run) -> None:
 def start(train_state: TrainState) -> nn.Module:
     """Weights, optimiser and DDP, restored from the folder's checkpoint if there is one; gives the module to call."""
     run, network = train_state.run, train_state.model
-    saved = saving.newest(train_state.folder)
+    saved = saver.newest(train_state.folder)
     if saved is None:  # a resumed run has all weights in its checkpoint, its teachers' too
         if run.init_from:
-            state.init_from(network, network.backbone, run)
-        state.load_teachers(network, run, train_state.mean, train_state.std)
+            pretrained.init_from(network, network.backbone, run)
+        pretrained.load_teachers(network, run, train_state.mean, train_state.std)
     for objective in network.objectives.values():
         objective.start(network.backbone, train_state.class_counts_K)
     network.to(train_state.device)
@@ -186,13 +188,13 @@ def _discard_one_step(train_state: TrainState) -> None:
 
 
 def _restore(train_state: TrainState, saved: dict[str, Any]) -> None:
-    last = train_state.folder / state.LAST
+    last = train_state.folder / LAST
     goes_on = (saved.get("progress") or {}).get("step") != train_state.total_steps  # after the last step no weight is changed any more
     needed = {"progress", "identity"} | ({"ema"} if train_state.ema is not None else set())
     needed |= {"optimizer"} if goes_on else set()  # which `vitssl prune` drops
     needed |= {"scaler"} if train_state.scaler.is_enabled() else set()
     if missing := needed - {name for name, value in saved.items() if value is not None}:
-        raise ConfigError(f"{min(missing)} is missing, and training cannot go on from it; {checkpoint.ADVICE}", place=str(last))
+        raise ConfigError(f"{min(missing)} is missing, and training cannot go on from it; {run_checkpoint.ADVICE}", place=str(last))
     # of an earlier schema it cannot be compared; its run.yaml is taken to be unchanged since training began
     if saved.get("schema") == config.SCHEMA and saved["identity"] != _identity(train_state.run):
         raise ConfigError(
@@ -201,15 +203,15 @@ def _restore(train_state: TrainState, saved: dict[str, Any]) -> None:
             place=str(last),
         )
     if saved["progress"]["step"] > train_state.total_steps:
-        reason = f"step {saved['progress']['step']:,} of {train_state.total_steps:,}; {checkpoint.ADVICE}"
+        reason = f"step {saved['progress']['step']:,} of {train_state.total_steps:,}; {run_checkpoint.ADVICE}"
         raise ConfigError(reason, place=str(last))
-    checkpoint.load_model(train_state.model, saved["model"], last)
+    run_checkpoint.load_model(train_state.model, saved["model"], last)
     if saved.get("optimizer") is not None:
-        checkpoint.load_optimizer(train_state.optimizer, saved["optimizer"], last)
+        run_checkpoint.load_optimizer(train_state.optimizer, saved["optimizer"], last)
     if train_state.scaler.is_enabled():
         train_state.scaler.load_state_dict(saved["scaler"])
     if train_state.ema is not None:
-        train_state.ema.load(checkpoint.fitted(train_state.model, saved["ema"], last))
+        train_state.ema.load(run_checkpoint.fitted(train_state.model, saved["ema"], last))
     train_state.progress = Progress(**saved["progress"])
 
 

@@ -15,7 +15,7 @@ import vitssl
 from vitssl import cli
 from vitssl.analysis import KINDS, attention, selections
 from vitssl.analysis.base import Sample
-from vitssl.evaluate import Trained
+from vitssl.trained import Trained
 
 MASKED = {"backbone.masked_tokens": {"count": 3, "blocks": 1}, "backbone.patch_size": 1}  # 64 patches of the 8-px digits
 

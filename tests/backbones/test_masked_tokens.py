@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitssl import backbones, config, cost, model, state
+from vitssl import backbones, config, cost, model
 from vitssl.backbones.masked_tokens import hard_weights, soft_weights, subset_sizes
+from vitssl.checkpoints import pretrained, tensor_files
 from vitssl.config import ConfigError
 
 TAU = 0.1
@@ -275,10 +276,10 @@ def test_scores_after_a_norm_do_not_see_the_tokens_scale() -> None:
 def test_queries_of_another_number_are_interpolated(tmp_path, make_run, small: dict) -> None:
     layers = {"backbone": small | {"masked_tokens": MASKED}, "data.image_size": 32, "objectives.classify": {}}
     trained = model.build(make_run(layers), 10)
-    state.save(tmp_path / "last.pt", {"model": trained.state_dict()})
+    tensor_files.save(tmp_path / "last.pt", {"model": trained.state_dict()})
     run = make_run(layers, {"backbone.masked_tokens.count": 7, "init_from": str(tmp_path / "last.pt")})
     network = model.build(run, 10)
-    state.init_from(network, network.backbone, run)
+    pretrained.init_from(network, network.backbone, run)
     theirs, ours = trained.backbone.inserted["1"].query_JD, network.backbone.inserted["1"].query_JD
     assert ours.shape == (7, 32)
     torch.testing.assert_close(ours[3], (theirs[1] + theirs[2]) / 2)  # the middle stays in the middle

@@ -15,10 +15,11 @@ from timm.optim import param_groups_layer_decay
 from torch import Tensor, nn
 
 from tests.conftest import but_for_a_release
-from vitssl import backbones, config, cost, model, optim, state
+from vitssl import backbones, config, cost, model, optim
 from vitssl.backbones import norms
 from vitssl.backbones.base import Features
 from vitssl.backbones.timm import TimmNetwork
+from vitssl.checkpoints import pretrained, tensor_files
 from vitssl.config import ConfigError
 from vitssl.weights.exporting import export
 
@@ -189,9 +190,9 @@ def test_released_weights_are_taken_without_their_classifier(name, make_run, tmp
     run = make_run(CLASSIFY, BARE, {"backbone": {"name": "timm", "timm_model": name, **patch}}, {"init_from": str(tmp_path / "x.pt")})
     of_size = {"img_size": 64} if timm.get_pretrained_cfg(name).fixed_input_size else {}
     released = timm.create_model(name, **of_size)
-    state.save(tmp_path / "x.pt", {"model": released.state_dict(), "source": f"timm:{name}"})
+    tensor_files.save(tmp_path / "x.pt", {"model": released.state_dict(), "source": f"timm:{name}"})
     network = model.build(run, 10)
-    state.init_from(network, network.backbone, run)
+    pretrained.init_from(network, network.backbone, run)
     found = network.backbone.network.state_dict()
     assert found and all(torch.equal(value, released.state_dict()[key]) for key, value in found.items())
 
@@ -202,7 +203,7 @@ def test_positions_are_fitted_to_the_image_size_as_in_timm(name, make_run, tmp_p
     run = make_run(CLASSIFY, BARE, {"backbone": fields}, {"init_from": str(tmp_path / "x.pt")})
     torch.save(timm.create_model(name, img_size=224).state_dict(), tmp_path / "x.pt")
     network = model.build(run, 10)
-    state.init_from(network, network.backbone, run)
+    pretrained.init_from(network, network.backbone, run)
     loaded = {"file": str(tmp_path / "x.pt"), "num_classes": 1000}
     twin = timm.create_model(name, img_size=64, num_classes=0, global_pool="", pretrained=True, pretrained_cfg_overlay=loaded)
     torch.testing.assert_close(network.backbone.network.state_dict(), twin.state_dict(), rtol=0, atol=0)
@@ -211,10 +212,10 @@ def test_positions_are_fitted_to_the_image_size_as_in_timm(name, make_run, tmp_p
 def test_a_stage_for_images_of_another_size_starts_from_an_earlier_one(make_run, tmp_path):
     fields = {"backbone": {"name": "timm", "timm_model": "test_vit", "patch_size": 16}}
     small = model.build(make_run(CLASSIFY, BARE, fields), 10)
-    state.save(tmp_path / "x.pt", {"model": small.state_dict(), "data": {}})
+    tensor_files.save(tmp_path / "x.pt", {"model": small.state_dict(), "data": {}})
     run = make_run(CLASSIFY, BARE, fields, {"init_from": str(tmp_path / "x.pt"), "data.image_size": 128})
     network = model.build(run, 10)
-    state.init_from(network, network.backbone, run)
+    pretrained.init_from(network, network.backbone, run)
     ours, theirs = (one.backbone.network.state_dict() for one in (network, small))
     assert ours["pos_embed"].shape[1] > theirs["pos_embed"].shape[1]
     assert all(torch.equal(ours[key], value) for key, value in theirs.items() if key != "pos_embed")
@@ -228,14 +229,14 @@ def test_weights_of_another_network_are_one_line(make_run, tmp_path):
         torch.save(timm.create_model(theirs).state_dict(), tmp_path / "x.pt")
         network = model.build(run, 10)
         with pytest.raises(ConfigError, match=rf"^init_from: .*(of another network than this {ours}; name that|timm cannot fit these)"):
-            state.init_from(network, network.backbone, run)
+            pretrained.init_from(network, network.backbone, run)
 
 
 def test_an_export_of_the_backbone_is_timms(make_run, tmp_path: Path):
     run = make_run(CLASSIFY, BARE, {"backbone": {"name": "timm", "timm_model": "test_convnext"}})
     folder, network = tmp_path / "run", model.build(run, 10).eval()
     config.save(run, folder)
-    state.save(
+    tensor_files.save(
         folder / "last.pt",
         {"model": network.state_dict(), "ema": None, "data": {"classes": [*"abcdefghij"], "mean": [0.5] * 3, "std": [0.5] * 3}},
     )

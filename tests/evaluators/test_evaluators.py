@@ -15,7 +15,7 @@ from PIL import Image
 import vitssl
 from jobs import states
 from tests.ranks import run_ranks
-from vitssl import cli, config, finished, train
+from vitssl import cli, config, evaluate, train
 from vitssl.config import ConfigError
 from vitssl.config.evals import evals_of, pending
 from vitssl.data import shards
@@ -79,9 +79,9 @@ def test_an_evaluation_that_is_asked_to_stop_keeps_its_results_and_goes_on_with_
     config.save(make_run(SHORT, MAE, KNN, {"evals.probe": {"type": "linear"}}, shards=digits), run)
     monkeypatch.setenv("VITSSL_STOP_FILE", str(stop_file))
 
-    write = finished.write_results
+    write = evaluate.write_results
     with monkeypatch.context() as patch:
-        patch.setattr(finished, "write_results", lambda *arguments: (write(*arguments), stop_file.touch()))
+        patch.setattr(evaluate, "write_results", lambda *arguments: (write(*arguments), stop_file.touch()))
         assert train.main([str(run)]) == train.STOPPED
     first = read_json(run / "evals.json")
     stop_file.unlink()
@@ -168,7 +168,7 @@ def test_the_command_line_evaluates_a_pretraining(folder, capsys, monkeypatch):
     capsys.readouterr()
     assert cli.main(["evaluate", str(run), "--type", "knn", "--set", "k=3", "pool=mean"]) == 0
     assert json.loads(capsys.readouterr().out).keys() == {"top1", "top5", "count"}
-    monkeypatch.setattr(finished, "FIRST", 10)  # as many as there are classes: the right one is always among them
+    monkeypatch.setattr(evaluate, "FIRST", 10)  # as many as there are classes: the right one is always among them
     assert cli.main(["evaluate", str(run), "--type", "knn", "--set", "k=3", "pool=mean"]) == 0
     assert json.loads(capsys.readouterr().out).keys() == {"top1", "count"}
     assert cli.main(["evaluate", str(run), str(run), "--type", "knn", "--set", "k=3", "pool=mean"]) == 0

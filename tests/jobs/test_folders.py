@@ -73,9 +73,9 @@ def test_without_its_source_it_goes_on_with_todays(begun, tmp_path):
 
 def test_a_trained_run_is_evaluated_by_todays_source_and_keeps_who_trained_it(begun, tmp_path):
     (begun.folder / "done.json").write_text('{"epochs": 1.0}')
-    assert folders.is_trained(begun) and folders.is_done(begun)
+    assert begun.is_trained and begun.is_done
     begun.run.evals = {"knn": {"type": "knn"}}
-    assert folders.is_trained(begun) and not folders.is_done(begun)
+    assert begun.is_trained and not begun.is_done
     folders.write_run(begun, launch(begun, tmp_path))
     job = read_json(begun.folder / "job.json")
     assert (job["source"], job["commit"], job["site"]["name"]) == (str(tmp_path / "older"), "old", "local")

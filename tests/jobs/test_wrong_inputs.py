@@ -15,7 +15,7 @@ from PIL import Image
 from jobs import cancel, overrides, prepare, site_profile, status, submit
 from tests.conftest import sweep_facts
 from tests.jobs.conftest import EXAMPLE
-from tests.test_evaluate import save_run
+from tests.test_trained import save_run
 from vitssl import cli
 from vitssl.config import ConfigError, Objectives
 from vitssl.config.objectives.classify import ClassifyConfig

@@ -17,10 +17,12 @@ from jobs.graph import cells
 from tests.conftest import TINY
 from tests.objectives.conftest import batch_of
 from tests.ranks import run_ranks
-from vitssl import config, cost, model, state, train
+from vitssl import config, cost, model, train
+from vitssl.checkpoints import tensor_files
 from vitssl.config.masked_tokens import MaskedTokens
 from vitssl.files import read_events, read_json
 from vitssl.objectives.locality import map_error
+from vitssl.run_folder import LAST
 
 CNN = {"name": "resnet8", "patch_size": None, "embed_dim": None, "depth": None, "num_heads": None}
 TEACHER = {"backbone": CNN, "objectives.classify": {"pool": "mean"}}
@@ -194,11 +196,11 @@ def test_a_chain_from_teacher_to_student(chain, monkeypatch, tmp_path):
     monkeypatch.setattr(train, "train_step", lambda *args: stop.touch() or step(*args))
     assert train.main([str(parts)]) == train.STOPPED
     monkeypatch.undo()
-    theirs = state.read(teacher / state.LAST)["model"]
+    theirs = tensor_files.read(teacher / LAST)["model"]
     shutil.rmtree(teacher)
     stop.unlink()
     assert train.main([str(parts)]) == 0
-    left, right = (state.read(folder / state.LAST)["model"] for folder in (whole, parts))
+    left, right = (tensor_files.read(folder / LAST)["model"] for folder in (whole, parts))
     assert left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
     copied = {name.removeprefix("objectives.locality.teacher."): v for name, v in left.items() if ".teacher." in name}
     assert copied.keys() == {name.removeprefix("backbone.") for name in theirs if name.startswith("backbone.")}
@@ -213,7 +215,7 @@ def test_two_ranks_train_as_one(chain):
     one, two = student("one", sgd), student("two", sgd)
     assert train.main([str(one)]) == 0
     run_ranks(two, 2)
-    left, right = (state.read(folder / state.LAST)["model"] for folder in (one, two))
+    left, right = (tensor_files.read(folder / LAST)["model"] for folder in (one, two))
     assert not [name for name in left if not torch.allclose(left[name], right[name], rtol=1e-4, atol=2e-5)]
     losses = [[event["terms"] for event in read_events(f / "metrics.jsonl") if event["event"] == "train"] for f in (one, two)]
     assert len(losses[0]) == 6 and all(a == pytest.approx(b, abs=1e-5) for a, b in zip(*losses, strict=True))
@@ -221,7 +223,7 @@ def test_two_ranks_train_as_one(chain):
 
 def test_a_student_is_loaded_and_evaluated_without_its_teacher(chain):
     from vitssl.config.evals import ClassificationConfig
-    from vitssl.finished import evaluate_folder
+    from vitssl.evaluate import evaluate_folder
 
     teacher, student = chain
     folder = student("student")
@@ -262,7 +264,7 @@ def test_a_teacher_that_is_not_there_is_named(chain, capsys, tmp_path):
 
 def test_a_teachers_checkpoint_file_does_as_well(chain):
     teacher, student = chain
-    assert train.main([str(student("by_file", of=teacher / state.LAST))]) == 0
+    assert train.main([str(student("by_file", of=teacher / LAST))]) == 0
 
 
 def test_how_the_teacher_was_trained_may_differ_and_what_it_computes_may_not(make_run):

@@ -17,7 +17,8 @@ from tests.objectives.conftest import NAMES
 from tests.shipped import SWEEPS
 from tests.test_pairs import OBJECTIVES
 from tests.test_train import CURVES
-from vitssl import model, state
+from vitssl import model
+from vitssl.checkpoints import pretrained
 from vitssl.config import ConfigError, ObjectiveConfig, Objectives, active, assign, check, dotted
 from vitssl.config.base import parts_of
 from vitssl.objectives.base import Objective
@@ -52,7 +53,9 @@ def test_an_objective_has_its_files_and_its_place_in_every_list(name: str) -> No
 def test_a_teacher_that_follows_is_found_by_its_name(make_run, name: str) -> None:
     fields = next(fields for fields in OBJECTIVES.values() if name in fields)
     network = model.build(make_run({"data.views": {"second": {}, "local": {"size": 4}}, "objectives": fields}), 10)
-    assert state.chosen({"model": network.state_dict()}, "teacher").keys() == {f"backbone.{key}" for key in network.backbone.state_dict()}
+    assert pretrained.chosen({"model": network.state_dict()}, "teacher").keys() == {
+        f"backbone.{key}" for key in network.backbone.state_dict()
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)

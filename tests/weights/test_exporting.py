@@ -19,9 +19,10 @@ import vitssl
 from tests.conftest import but_for_a_release
 from tests.jobs.standin import COST
 from tests.weights import releases
-from vitssl import cli, config, model, state
+from vitssl import cli, config, model
+from vitssl.checkpoints import tensor_files
 from vitssl.data.batch import Batch
-from vitssl.evaluate import Trained
+from vitssl.trained import Trained
 from vitssl.weights import onnx, timm_names
 from vitssl.weights.exporting import export
 from vitssl.weights.importing import import_file
@@ -55,7 +56,7 @@ def saved(folder: Path, *layers: dict[str, Any], **content: Any) -> Trained:
     torch.manual_seed(0)
     network = releases.drawn(model.build(run, len(CLASSES)))
     data = {"classes": CLASSES, "mean": [0.5] * 3, "std": [0.25] * 3}
-    state.save(folder / "last.pt", {"model": network.state_dict(), "ema": None, "data": data} | content)
+    tensor_files.save(folder / "last.pt", {"model": network.state_dict(), "ema": None, "data": data} | content)
     (folder / "cost.json").write_text(json.dumps(COST))
     (folder / "done.json").write_text('{"step": 0, "epochs": 0.0}')
     return vitssl.load(folder, device="cpu")

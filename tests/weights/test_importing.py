@@ -16,7 +16,8 @@ import vitssl
 from tests.conftest import but_for_a_release
 from tests.weights import releases
 from tests.weights.releases import CLASSES, RELEASES, SIZE_PX, Release
-from vitssl import cli, config, model, state
+from vitssl import cli, config, model
+from vitssl.checkpoints import pretrained
 from vitssl.config import ConfigError
 from vitssl.data.batch import Batch
 from vitssl.objectives.masking import TokenMask
@@ -28,7 +29,7 @@ from vitssl.weights.importing import import_file
 SIZE = {"timm_swin": ["data.image_size=32"], "drloc_resnet": ["data.image_size=64"], "drloc_cvt": ["data.image_size=32"]}
 
 
-def imported(name: str, tmp_path: Path, *settings: str) -> tuple[vitssl.evaluate.Trained, Release]:
+def imported(name: str, tmp_path: Path, *settings: str) -> tuple[vitssl.trained.Trained, Release]:
     layout, make = RELEASES[name]
     torch.manual_seed(0)
     release = make()
@@ -147,7 +148,7 @@ def test_pretraining_goes_on_from_an_import(name: str, tmp_path: Path) -> None:
     run = config.load(trained.folder)
     run.init_from, run.init_objectives = str(trained.folder), list(config.active(run.objectives))
     network = model.build(run, len(trained.classes))
-    state.init_from(network, network.backbone, run)
+    pretrained.init_from(network, network.backbone, run)
     theirs = trained.model.state_dict()
     assert all(torch.equal(value, theirs[key]) for key, value in network.state_dict().items())
 
@@ -350,7 +351,7 @@ def test_a_teacher_is_a_start(tmp_path: Path) -> None:
     run = config.load(trained.folder)
     run.init_from, run.init_weights = str(trained.folder), "teacher"
     network = model.build(run, 0)
-    state.init_from(network, network.backbone, run)
+    pretrained.init_from(network, network.backbone, run)
     assert torch.equal(network.backbone.norm.weight, release.content["teacher"]["backbone.norm.weight"])
 
 

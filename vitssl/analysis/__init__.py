@@ -15,9 +15,9 @@ from vitssl.analysis import attention, selections
 from vitssl.analysis.base import Numbers, Sample
 from vitssl.atomic import replacing
 from vitssl.config import ConfigError
-from vitssl.evaluate import Trained
 from vitssl.files import write_json
 from vitssl.report import analyses
+from vitssl.trained import Trained
 
 KINDS: dict[str, Callable[[Trained, Sample], Numbers]] = {
     "selections": selections.measure,

@@ -15,7 +15,7 @@ from vitssl.analysis.base import Numbers, Sample
 from vitssl.analysis.selections import selection_of
 from vitssl.backbones.base import IsotropicTransformer
 from vitssl.backbones.layers import set_fused_attention
-from vitssl.evaluate import Trained
+from vitssl.trained import Trained
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def recorded(
         part: what is kept of each, as whole ones are large.
     """
     maps: dict[int, Tensor] = {}
-    fused = [(part, part.fused_attn) for part in backbone.modules() if hasattr(part, "fused_attn")]
+    fused = [(module, module.fused_attn) for module in backbone.modules() if hasattr(module, "fused_attn")]
     handles = []
     for i in blocks:
         attn_drop = backbone.blocks[i].attn.attn_drop  # in evaluation the identity, of the matrix after its softmax
@@ -39,8 +39,8 @@ def recorded(
     try:
         yield maps
     finally:
-        for part, was in fused:
-            part.fused_attn = was
+        for module, was in fused:
+            module.fused_attn = was
         for handle in handles:
             handle.remove()
 

@@ -14,7 +14,7 @@ from vitssl.analysis.base import Numbers, Sample
 from vitssl.backbones.base import IsotropicTransformer
 from vitssl.backbones.masked_tokens import Selection, hard_weights, subset_sizes
 from vitssl.config import ConfigError
-from vitssl.evaluate import Trained
+from vitssl.trained import Trained
 
 PICTURES = 10  # images that are drawn
 

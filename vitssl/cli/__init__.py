@@ -166,7 +166,7 @@ def _shards_info(arguments: argparse.Namespace) -> None:
 def _evaluate(arguments: argparse.Namespace) -> None:
     folders = [run(path) for path in arguments.folders]
     from vitssl.config.evals import parse
-    from vitssl.finished import evaluate_folder
+    from vitssl.evaluate import evaluate_folder
 
     fields = {name: getattr(arguments, name) for name in ("type", "shards", "split", "weights")}
     try:
@@ -188,8 +188,8 @@ def _predict(arguments: argparse.Namespace) -> int:
     named, images = runs_and_images([arguments.folder, *arguments.images])
     folders, files = [run(path) for path in named], image_files(images)
 
-    from vitssl.evaluate import load
     from vitssl.predict import check_runs, predict
+    from vitssl.trained import load
 
     runs = [load(folder, arguments.checkpoint, weights=arguments.weights) for folder in folders]
     check_runs(runs)
@@ -223,7 +223,7 @@ def _analyze(arguments: argparse.Namespace) -> None:
     folders = [run(path) for path in arguments.folders]
     from vitssl.analysis import analyze, check
     from vitssl.analysis.base import Sample
-    from vitssl.evaluate import load
+    from vitssl.trained import load
 
     runs = [load(folder, arguments.checkpoint, weights=arguments.weights) for folder in folders]
     samples = [Sample(trained, arguments.images, arguments.split, arguments.shards, arguments.seed) for trained in runs]

@@ -105,6 +105,8 @@ def run(path: Path) -> Path:
 
 def note_unfinished(folder: Path, checkpoint: str) -> None:
     """That a run is still to be trained."""
-    if not (folder / "done.json").exists():
-        which = "its newest checkpoint" if checkpoint == "last.pt" else checkpoint
+    from vitssl.run_folder import LAST, is_trained
+
+    if not is_trained(folder):
+        which = "its newest checkpoint" if checkpoint == LAST else checkpoint
         note(f"{folder} is not finished; using the weights of {which}")

@@ -50,7 +50,7 @@ def add_parsers(commands: argparse._SubParsersAction) -> None:
 
 
 def _weights(arguments: argparse.Namespace) -> None:
-    from vitssl import state
+    from vitssl.checkpoints import tensor_files
     from vitssl.weights.released import check_released, released
 
     name = arguments.name.removeprefix(RELEASED)
@@ -61,7 +61,7 @@ def _weights(arguments: argparse.Namespace) -> None:
     check_new(arguments.out)
     weights = released(name)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    state.save(arguments.out, {"model": weights, "source": arguments.name})
+    tensor_files.save(arguments.out, {"model": weights, "source": arguments.name})
     print(arguments.out)
 
 
@@ -84,12 +84,13 @@ def _start(one: Run, num_classes: int) -> None:
     Raises:
         ConfigError: it cannot be made, or the weights do not fit it.
     """
-    from vitssl import cost, macs, model, optim, state
+    from vitssl import cost, macs, model, optim
+    from vitssl.checkpoints import pretrained
 
     with nullcontext() if one.init_from else macs.shapes_only():
         network = model.build(one, num_classes)
         if one.init_from is not None:
-            state.init_from(network, network.backbone, one)
+            pretrained.init_from(network, network.backbone, one)
         optim.param_groups(network, network.backbone, one.optim)
     cost.measure(one, num_classes)
 
@@ -116,7 +117,7 @@ def _export(arguments: argparse.Namespace) -> None:
 def _features(arguments: argparse.Namespace) -> None:
     folder = run(arguments.folder)
     from vitssl import features
-    from vitssl.evaluate import load
+    from vitssl.trained import load
 
     trained = load(folder, arguments.checkpoint, weights=arguments.weights)
     note_unfinished(folder, arguments.checkpoint)

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitssl import dist, state
+from vitssl import dist
 from vitssl.backbones.base import Features
+from vitssl.checkpoints import pretrained
 from vitssl.config import ConfigError, Run
 from vitssl.config.evals import EvalConfig, FeaturesConfig
 from vitssl.data.batch import Batch
@@ -184,7 +185,7 @@ class Subject:
             yield
             return
         original = {name: value.clone() for name, value in self.network.state_dict().items()}
-        self.network.load_state_dict(state.chosen({"model": original, "ema": self._ema()}, which), strict=False)
+        self.network.load_state_dict(pretrained.chosen({"model": original, "ema": self._ema()}, which), strict=False)
         try:
             yield
         finally:

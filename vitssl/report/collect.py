@@ -16,6 +16,7 @@ from vitssl.emissions import grid_of, intensity_kg_per_kwh, names_grid
 from vitssl.files import read_events, read_json, read_sweep
 from vitssl.records import COST, EVALUATED, MEASURED, check_as
 from vitssl.report import kept
+from vitssl.run_folder import DONE, EVALS
 from vitssl.words import printable
 
 SILENT_S = 300.0  # a running attempt writes its energy every 10 s; after this long without a record it counts as interrupted
@@ -209,7 +210,7 @@ def read_folder(path: Path, site: Site) -> RunFolder:
     emissions = [read_json(p) for p in sorted(path.glob("emissions-*.json"))]
     run = RunFolder(
         path, "waiting", error=printable(failure.get("message", "")), job=job, cost=read_json(path / "cost.json"),
-        done=read_json(path / "done.json"), evals=read_json(path / "evals.json"),
+        done=read_json(path / DONE), evals=read_json(path / EVALS),
         run=asdict(load(path)) if (path / "run.yaml").is_file() else {},
         events=read_events(path / "metrics.jsonl"), emissions=emissions, spent=spent(emissions, site), site=site,
         failures=[*read_events(path / "errors.jsonl"), *([failure] if failure else [])],

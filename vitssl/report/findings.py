@@ -8,7 +8,6 @@ from statistics import mean
 
 from vitssl.config import Site
 from vitssl.emissions import names_grid
-from vitssl.lost import lost_kwh
 from vitssl.report import best, costs, energy, outside, schedule, unfinished
 from vitssl.report.advice import next_steps, recommendation
 from vitssl.report.collect import Sweep, add
@@ -16,6 +15,7 @@ from vitssl.report.energy import intensities, unrecorded
 from vitssl.report.grid import SEED, Grid
 from vitssl.report.table import number, signed
 from vitssl.report.units import quantity
+from vitssl.run_folder import lost_kwh
 from vitssl.words import counted, listed
 
 MOST_SUBJECTS, MOST_LINES = 5, 2  # that a report begins with; sentences of one that stands there

@@ -10,17 +10,19 @@ import timm
 from safetensors import torch as safetensors
 from torch import nn
 
-from vitssl import config, state
+from vitssl import config
 from vitssl.atomic import write_atomically
+from vitssl.checkpoints import tensor_files
 from vitssl.config import ConfigError
-from vitssl.evaluate import Trained, load
 from vitssl.files import check_new, write_json
 from vitssl.report import card
+from vitssl.run_folder import LAST
+from vitssl.trained import Trained, load
 from vitssl.weights import onnx, timm_names
 from vitssl.weights.importing import CLASSES, FIELDS
 
 
-def export(folder: Path, out: Path, to: str, weights: str = "model", checkpoint: str = state.LAST, backbone: bool = False) -> str:
+def export(folder: Path, out: Path, to: str, weights: str = "model", checkpoint: str = LAST, backbone: bool = False) -> str:
     """Write a run's network to a file or folder; gives a line that says how to load it.
 
     Args:
@@ -61,7 +63,7 @@ def _as_timm(trained: Trained, classifier: bool) -> tuple[nn.Module, timm_names.
 
 def _to_timm(trained: Trained, out: Path, classifier: bool) -> str:
     network, architecture = _as_timm(trained, classifier)
-    state.save(out, network.state_dict())
+    tensor_files.save(out, network.state_dict())
     return _loaded(architecture, f"torch.load({str(out)!r})", trained)
 
 

@@ -11,11 +11,13 @@ from typing import Any
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from vitssl import config, cost, model, records, state
+from vitssl import config, cost, model, records
+from vitssl.checkpoints import tensor_files
 from vitssl.config import NO_SHARDS, SCHEMA, ConfigError, Run
 from vitssl.config.weights import RELEASED, imported_folder
 from vitssl.data.index import load_index
 from vitssl.files import check_place, hash_file, read_json, write_json
+from vitssl.run_folder import DONE, LAST, is_trained
 from vitssl.weights import shapes
 from vitssl.weights.layouts import HEAD, LAYOUT_TABLE, Layout, Names
 from vitssl.weights.shapes import Tensors
@@ -41,7 +43,7 @@ def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequ
     Raises:
         ConfigError: it is no checkpoint, a tensor is missing, too many or of another shape, or ``out`` holds something else.
     """
-    content = state.read(file)
+    content = tensor_files.read(file)
     if content.keys() >= {"model", "data", "progress"}:
         raise ConfigError("this is a run's own checkpoint: its folder needs no import, and `init_from` takes it too", place=str(file))
     noted, names = _noted(file)
@@ -62,7 +64,7 @@ def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequ
         run = _run(tensors, content, LAYOUT_TABLE[layout], noted, settings)
         network = model.build(run, _num_classes(tensors))
         _fill(network, tensors)
-        state.check_finite(network.state_dict(), "", file)  # a number may be beyond the network's type
+        tensor_files.check_finite(network.state_dict(), "", file)  # a number may be beyond the network's type
     except ConfigError as error:
         raise ConfigError(error.reason, error.field, error.place or str(file)) from None
     data = _data_facts(run, _num_classes(tensors), names)
@@ -88,7 +90,7 @@ def _is_there(folder: Path, key: str) -> bool:
         return False
     job = read_json(folder / "job.json")
     if job.get("identity") == key:
-        return (folder / "done.json").is_file()  # else it was interrupted, and is written again
+        return is_trained(folder)  # else it was interrupted, and is written again
     if "imported" in job:
         raise ConfigError(f"{folder} holds an import of another file, or with other fields; delete it, or name another folder")
     if any(folder.iterdir()):
@@ -121,7 +123,7 @@ def _read(content: dict[str, Any], layout: Layout, file: Path) -> Tensors:
         bare = _bare(content[key] if key else content)
         if not bare:
             raise ConfigError(f"{key!r} holds no tensors" if key else f"it holds no tensors; files of this layout have {_listed(layout)}")
-        state.check_finite(bare, key, file)
+        tensor_files.check_finite(bare, key, file)
         _rename(layout.prepare(bare), names, tensors, f"{key}: " if len(layout.parts) > 1 and key else "")
     return tensors
 
@@ -157,7 +159,7 @@ def _fill(network: model.Model, tensors: Tensors) -> None:
     """
     theirs: dict[str, Tensor] = network.backbone.convert_state_dict(dict(tensors), prefix="backbone.")
     ours = network.state_dict()
-    if problems := state.mismatches(ours, theirs):
+    if problems := tensor_files.mismatches(ours, theirs):
         name, what = next(iter(problems.items()))
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise ConfigError(f"{tensors.there(name)} {what}{more}")
@@ -199,7 +201,7 @@ def _num_classes(tensors: Tensors) -> int:
 
 def _noted(file: Path) -> tuple[dict[str, Any], list[str]]:
     """Fields and names of classes that an export of this project wrote beside its tensors; other files have none."""
-    if not state.is_safetensors(file):
+    if not tensor_files.is_safetensors(file):
         return {}, []
     with safe_open(file, "pt") as opened:
         metadata = opened.metadata() or {}
@@ -239,6 +241,6 @@ def _write(folder: Path, run: Run, network: nn.Module, data: dict[str, Any], fac
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "job.json", {"schema": SCHEMA, "name": folder.name, "arm": "import", "stage": "import", "axes": {}, **facts})
     config.save(run, folder)
-    state.save(folder / state.LAST, {"model": network.state_dict(), "ema": None, "data": data})
+    tensor_files.save(folder / LAST, {"model": network.state_dict(), "ema": None, "data": data})
     write_json(folder / "cost.json", cost.measure(run, len(data["classes"])))
-    write_json(folder / "done.json", {"step": 0, "epochs": 0.0, "time_s": 0.0, "test": None, "test_best": None})
+    write_json(folder / DONE, {"step": 0, "epochs": 0.0, "time_s": 0.0, "test": None, "test_best": None})

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from vitssl.atomic import replacing
 from vitssl.config import ConfigError
 from vitssl.data.batch import Batch
-from vitssl.evaluate import Trained
 from vitssl.model import Model
+from vitssl.trained import Trained
 
 NEEDED = ("onnx", "onnxscript")
 

@@ -12,9 +12,11 @@ import pytest
 import torch
 
 import vitssl
-from vitssl import config, state, train
-from vitssl.checkpoint import ADVICE, read_run
+from vitssl import config, train
+from vitssl.checkpoints import pretrained, tensor_files
+from vitssl.checkpoints.run_checkpoint import ADVICE, read_run
 from vitssl.config import ConfigError
+from vitssl.run_folder import LAST
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,7 @@ def folder(stopped: Path, tmp_path: Path) -> Path:
 
 def alter(folder: Path, path: str, value: Any) -> None:
     """Set a nested value of the folder's checkpoint; ... leaves it out."""
-    content = torch.load(folder / state.LAST, weights_only=True)
+    content = torch.load(folder / LAST, weights_only=True)
     *outer, name = [int(key) if key.isdigit() else key for key in path.split("/")]
     part = content
     for key in outer:
@@ -49,7 +51,7 @@ def alter(folder: Path, path: str, value: Any) -> None:
         del part[name]
     else:
         part[name] = value
-    state.save(folder / state.LAST, content)
+    tensor_files.save(folder / LAST, content)
 
 
 WEIGHT = "backbone.norm.weight"
@@ -116,23 +118,23 @@ def test_what_is_not_as_written_is_not_evaluated(folder: Path, case: str) -> Non
     alter(folder, path, value)
     with pytest.raises(ConfigError) as error:
         vitssl.load(folder)
-    assert words in str(error.value) and str(folder / state.LAST) in str(error.value) and "\n" not in str(error.value)
+    assert words in str(error.value) and str(folder / LAST) in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("case", {**STRUCTURE, **RESUMED})
 def test_what_is_not_as_written_is_not_trained_on(folder: Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
     path, value, words = (STRUCTURE | RESUMED)[case]
     alter(folder, path, value)
-    before = (folder / state.LAST).read_bytes()
+    before = (folder / LAST).read_bytes()
     assert train.main([str(folder)]) == 2
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
-    assert words in line and state.LAST in line
-    assert (folder / state.LAST).read_bytes() == before
+    assert words in line and LAST in line
+    assert (folder / LAST).read_bytes() == before
 
 
 def test_a_flipped_bit_is_found_or_harmless(stopped: Path, tmp_path: Path) -> None:
-    whole, rng = (stopped / state.LAST).read_bytes(), random.Random(0)
-    expected, path, found = read_run(stopped / state.LAST), tmp_path / "last.pt", 0
+    whole, rng = (stopped / LAST).read_bytes(), random.Random(0)
+    expected, path, found = read_run(stopped / LAST), tmp_path / "last.pt", 0
     for _ in range(150):
         altered = bytearray(whole)
         altered[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
@@ -160,12 +162,12 @@ def test_weights_that_are_not_finite_start_no_run(folder: Path, digits: Path, tm
 def test_what_holds_no_named_tensors_starts_no_run(folder: Path, weights: Any) -> None:
     alter(folder, "model", weights)
     with pytest.raises(ConfigError, match="holds no weights"):
-        state.weights(str(folder))
+        pretrained.weights(str(folder))
 
 
 def test_compressed_parts_are_refused_unread(stopped: Path, tmp_path: Path) -> None:
     """They may be a thousand times as large as the file; torch stores its own."""
-    with zipfile.ZipFile(stopped / state.LAST) as whole, zipfile.ZipFile(tmp_path / "last.pt", "w", zipfile.ZIP_DEFLATED) as packed:
+    with zipfile.ZipFile(stopped / LAST) as whole, zipfile.ZipFile(tmp_path / "last.pt", "w", zipfile.ZIP_DEFLATED) as packed:
         for name in whole.namelist():
             packed.writestr(name, whole.read(name))
     with pytest.raises(ConfigError, match="is compressed, which torch does not write"):
@@ -175,4 +177,4 @@ def test_compressed_parts_are_refused_unread(stopped: Path, tmp_path: Path) -> N
 def test_the_advice_is_said(folder: Path) -> None:
     alter(folder, "schema", "x")
     with pytest.raises(ConfigError, match=ADVICE):
-        read_run(folder / state.LAST)
+        read_run(folder / LAST)

@@ -1,15 +1,47 @@
-"""Work that was lost: what a run trained between its last checkpoint and a kill, and trained again in its next attempt."""
+"""A run folder: what its files are called, and what they say of the run; without torch."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
+
+from vitssl.config import Run
+from vitssl.config.evals import EvalConfig, pending
+from vitssl.files import read_json
+
+LAST, BEST = "last.pt", "best.pt"  # checkpoints: the newest state, and the best one of the held-out split
+DONE = "done.json"  # of a trained run; written last, as others wait for it
+EVALS = "evals.json"  # the results of its configured evaluators at the end, each with its fields
+ERROR = "error.json"  # why the last attempt failed
+
+
+def is_trained(folder: Path) -> bool:
+    """Is it trained, so that others can start from it?"""
+    return (folder / DONE).exists()
+
+
+def to_evaluate(folder: Path, run: Run) -> dict[str, EvalConfig]:
+    """The configured evaluators of a trained run that it does not have the results of yet."""
+    return pending(run, read_json(folder / EVALS))
+
+
+def is_done(folder: Path, run: Run) -> bool:
+    """Is it trained, with the results of all its evaluators?"""
+    return is_trained(folder) and not to_evaluate(folder, run)
+
+
+def error_of(folder: Path) -> str | None:
+    """The message of the last attempt's failure."""
+    return read_json(folder / ERROR).get("message")
 
 
 def lost_kwh(events: Sequence[dict[str, Any]], emissions: Sequence[dict[str, Any]]) -> float:
-    """The energy of it: of each attempt's as much as of its logged steps no later attempt went on from.
+    """The energy of work that was lost: what a run trained between its last checkpoint and a kill, and trained again in its next attempt.
+
+    Of each attempt's energy as much as of its logged steps no later attempt went on from.
 
     Args:
         events: of metrics.jsonl.

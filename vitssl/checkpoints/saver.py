@@ -11,9 +11,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from vitssl import checkpoint, dist, state
+from vitssl import dist
 from vitssl.atomic import replacing
+from vitssl.checkpoints import run_checkpoint, tensor_files
 from vitssl.config import ConfigError
+from vitssl.run_folder import LAST
 
 PREVIOUS = "previous.pt"  # what last.pt was before; gone when the run is done
 DAMAGED = "damaged.pt"  # a last.pt that could not be read
@@ -44,7 +46,7 @@ class Saver:
         """
         parameters = list(model.parameters())
         size_bytes = sum(p.nbytes * (3 if p.requires_grad else 1) for p in parameters)
-        needed = size_bytes * (3 - sum((self._folder / name).exists() for name in (state.LAST, PREVIOUS)))
+        needed = size_bytes * (3 - sum((self._folder / name).exists() for name in (LAST, PREVIOUS)))
         if (free := shutil.disk_usage(self._folder).free) < needed:
             reason = f"no space for its checkpoints, which need {needed / 1e6:,.3g} MB, and {free / 1e6:,.3g} MB are free"
             raise ConfigError(f"{reason}; make room there, or name a folder elsewhere: --runs", place=str(self._folder))
@@ -55,10 +57,10 @@ class Saver:
         self._writing = self._thread.submit(self._write, time.monotonic(), copied(content), names)
 
     def _write(self, began: float, content: dict[str, Any], names: tuple[str, ...]) -> None:
-        state.save(self._folder / state.LAST, content, former=self._folder / PREVIOUS)
+        tensor_files.save(self._folder / LAST, content, former=self._folder / PREVIOUS)
         for name in names:
             with replacing(self._folder / name) as temporary:
-                _same(self._folder / state.LAST, temporary)
+                _same(self._folder / LAST, temporary)
         self.slowest_s = max(self.slowest_s, time.monotonic() - began)
 
     def check(self) -> None:
@@ -108,7 +110,7 @@ def newest(folder: Path) -> dict[str, Any] | None:
     Raises:
         ConfigError: no checkpoint that is there can be read.
     """
-    last, previous = folder / state.LAST, folder / PREVIOUS
+    last, previous = folder / LAST, folder / PREVIOUS
     content, problem = _read(last)
     if not dist.anywhere(content is None)[0]:
         return content
@@ -118,7 +120,7 @@ def newest(folder: Path) -> dict[str, Any] | None:
             _put_in_place(last, previous, problem)
         return before
     if problem := problem or problem_before:
-        advice = "" if checkpoint.ADVICE in str(problem) else f"; {checkpoint.ADVICE}"
+        advice = "" if run_checkpoint.ADVICE in str(problem) else f"; {run_checkpoint.ADVICE}"
         raise ConfigError(f"{problem}{advice}")
     if dist.anywhere(content is not None or before is not None)[0]:
         raise ConfigError("not all ranks can read it", place=str(last))
@@ -128,7 +130,7 @@ def newest(folder: Path) -> dict[str, Any] | None:
 def _read(path: Path) -> tuple[dict[str, Any] | None, ConfigError | None]:
     """A checkpoint, or what is wrong with it; neither where there is none."""
     try:
-        return (checkpoint.read_run(path) if path.exists() else None), None
+        return (run_checkpoint.read_run(path) if path.exists() else None), None
     except ConfigError as error:
         return None, error
 

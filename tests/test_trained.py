@@ -14,7 +14,8 @@ import torch
 from PIL import Image
 
 import vitssl
-from vitssl import cli, config, model, state
+from vitssl import cli, config, model
+from vitssl.checkpoints import tensor_files
 from vitssl.config import ConfigError, Objectives, Run
 from vitssl.config.objectives.classify import ClassifyConfig
 from vitssl.config.objectives.mae import MaeConfig
@@ -23,6 +24,7 @@ from vitssl.data.decode import decode, resize, resized_sizes
 from vitssl.data.index import load_index
 from vitssl.data.samples import Sample
 from vitssl.data.writing import stored
+from vitssl.run_folder import LAST
 
 
 def save_run(folder: Path, objectives: Objectives, **backbone: object) -> Path:
@@ -32,7 +34,7 @@ def save_run(folder: Path, objectives: Objectives, **backbone: object) -> Path:
     config.save(run, folder)
     torch.manual_seed(0)
     content = {"model": model.build(run, 2).state_dict(), "data": {"classes": ["a", "b"], "mean": [0.5] * 3, "std": [0.5] * 3}}
-    state.save(folder / state.LAST, content)
+    tensor_files.save(folder / LAST, content)
     return folder
 
 

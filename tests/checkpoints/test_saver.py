@@ -10,10 +10,11 @@ import torch
 
 from tests.ranks import run_ranks, start_ranks
 from tests.test_train import CLASSIFY, DROP, SSAT, same, wait_for_step
-from vitssl import checkpoint, saving, state, train
+from vitssl import train
+from vitssl.checkpoints import run_checkpoint, saver, tensor_files
+from vitssl.checkpoints.saver import Saver
 from vitssl.config import ConfigError
 from vitssl.files import read_events
-from vitssl.saving import Saver
 
 OFTEN = {"loop": {"max_steps": 20, "eval_every": 0, "log_every": 1, "checkpoint_minutes": 1e-9}}
 FACTS = {"classes": ["a"], "mean": [0.5] * 3, "std": [0.5] * 3}
@@ -34,7 +35,7 @@ def stopped_after(run: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def steps(run: Path) -> dict[str, int]:
-    return {path.name: state.read(path)["progress"]["step"] for path in run.glob("*.pt")}
+    return {path.name: tensor_files.read(path)["progress"]["step"] for path in run.glob("*.pt")}
 
 
 # --------------------------------------------------------------------------------------------------------------- writing
@@ -51,7 +52,7 @@ def test_a_checkpoint_holds_what_there_was_when_it_was_asked_for(tmp_path):
         assert not list(tmp_path.iterdir())
         busy.set()
     for name in ("last.pt", "epoch-0001.pt"):
-        written = state.read(tmp_path / name)
+        written = tensor_files.read(tmp_path / name)
         assert torch.equal(written["model"]["weight"], torch.zeros(3)) and written["optimizer"]["state"][0]["step"] == 1
         assert written["optimizer"]["param_groups"] == [{"betas": (0.9, 0.95), "params": [0]}]
 
@@ -109,16 +110,16 @@ def test_killed_while_a_checkpoint_was_moved_into_place_it_goes_on(folder, monke
     assert train.main([str(whole)]) == 0
     stopped_after(killed, 7, monkeypatch)
     (killed / "last.pt").unlink()
-    assert saving.newest(killed)["progress"]["step"] == 6 and list(steps(killed)) == ["last.pt"]
+    assert saver.newest(killed)["progress"]["step"] == 6 and list(steps(killed)) == ["last.pt"]
     assert train.main([str(killed)]) == 0 and same(whole, killed)
 
 
 def test_without_a_checkpoint_that_can_be_read_nothing_is_trained(tmp_path):
-    assert saving.newest(tmp_path) is None
+    assert saver.newest(tmp_path) is None
     for name in ("previous.pt", "last.pt"):
         (tmp_path / name).write_bytes(b"PK")
-        with pytest.raises(ConfigError, match=rf"{name} is not a checkpoint that can be read \(.*\); {checkpoint.ADVICE}$"):
-            saving.newest(tmp_path)
+        with pytest.raises(ConfigError, match=rf"{name} is not a checkpoint that can be read \(.*\); {run_checkpoint.ADVICE}$"):
+            saver.newest(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["last.pt", "previous.pt"]
 
 
@@ -143,12 +144,12 @@ def test_killed_in_an_evaluation_it_goes_on_with_that_evaluation(folder, monkeyp
     monkeypatch.setattr(train.evaluators, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         train.main([str(killed)])
-    owed = state.read(killed / "last.pt")["progress"]
+    owed = tensor_files.read(killed / "last.pt")["progress"]
     evaluated = [event["step"] for event in read_events(whole / "metrics.jsonl") if event["event"] == "eval"]
     assert owed["to_evaluate"] and owed["step"] == evaluated[at - 1]
     assert train.main([str(killed)]) == 0 and same(whole, killed)
     lines = [[(e["step"], e["test"]) for e in read_events(run / "metrics.jsonl") if e["event"] == "eval"] for run in (whole, killed)]
-    assert lines[0] == lines[1] and not state.read(killed / "last.pt")["progress"]["to_evaluate"]
+    assert lines[0] == lines[1] and not tensor_files.read(killed / "last.pt")["progress"]["to_evaluate"]
 
 
 def test_a_result_that_no_checkpoint_has_is_cut(folder, monkeypatch):

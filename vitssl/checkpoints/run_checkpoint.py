@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from vitssl import records
+from vitssl.checkpoints.tensor_files import check_finite, is_state, mismatches, read, save
 from vitssl.config import ConfigError
-from vitssl.state import check_finite, is_state, mismatches, read, save
 
 SCALER = torch.amp.GradScaler("cpu").state_dict().keys()
 ADVICE = "restore the file from a backup, or delete it to train anew"

@@ -13,7 +13,8 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from vitssl import model, state
+from vitssl import model
+from vitssl.checkpoints import pretrained, tensor_files
 from vitssl.config import ConfigError
 from vitssl.weights.released import check_released, released
 
@@ -22,27 +23,27 @@ MAE = {"objectives.mae": {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads"
 
 
 @pytest.fixture
-def pretrained(make_run, tmp_path):
+def started(make_run, tmp_path):
     network = model.build(make_run(MAE, {"seed": 7}), 10)
-    state.save(tmp_path / "last.pt", {"model": network.state_dict()})
+    tensor_files.save(tmp_path / "last.pt", {"model": network.state_dict()})
     return tmp_path, network
 
 
-def test_init_from_takes_the_backbone_and_nothing_else(make_run, pretrained):
-    folder, theirs = pretrained
+def test_init_from_takes_the_backbone_and_nothing_else(make_run, started):
+    folder, theirs = started
     run = make_run(CLASSIFY, {"init_from": str(folder)})
     ours = model.build(run, 10)
     head = ours.objectives["classify"].head.weight.clone()
-    state.init_from(ours, ours.backbone, run)
+    pretrained.init_from(ours, ours.backbone, run)
     assert all(torch.equal(a, b) for a, b in zip(ours.backbone.state_dict().values(), theirs.backbone.state_dict().values(), strict=True))
     assert torch.equal(ours.objectives["classify"].head.weight, head)
 
 
-def test_init_objectives_names_what_comes_along(make_run, pretrained):
-    folder, theirs = pretrained
+def test_init_objectives_names_what_comes_along(make_run, started):
+    folder, theirs = started
     run = make_run(MAE, {"init_from": str(folder / "last.pt"), "init_objectives": ["mae"]})
     ours = model.build(run, 10)
-    state.init_from(ours, ours.backbone, run)
+    pretrained.init_from(ours, ours.backbone, run)
     assert torch.equal(ours.objectives["mae"].decoder.mask_token, theirs.objectives["mae"].decoder.mask_token)
 
 
@@ -55,21 +56,21 @@ def test_init_objectives_names_what_comes_along(make_run, pretrained):
         ({"init_objectives": ["classify"]}, r"objectives\.classify\.head\.bias is missing"),
     ],
 )
-def test_a_misfit_is_named_and_can_be_excused(make_run, pretrained, layer, words):
-    folder, _ = pretrained
+def test_a_misfit_is_named_and_can_be_excused(make_run, started, layer, words):
+    folder, _ = started
     run = make_run(CLASSIFY, {"init_from": str(folder)}, layer)
     with pytest.raises(ConfigError, match=words):
-        state.init_from(model.build(run, 10), None or model.build(run, 10).backbone, run)
+        pretrained.init_from(model.build(run, 10), None or model.build(run, 10).backbone, run)
     run = make_run(CLASSIFY, {"init_from": str(folder), "init_except": ["."]}, layer)
     ours = model.build(run, 10)
-    state.init_from(ours, ours.backbone, run)
+    pretrained.init_from(ours, ours.backbone, run)
 
 
-def test_positions_are_resized_for_a_larger_image(make_run, pretrained):
-    folder, theirs = pretrained
+def test_positions_are_resized_for_a_larger_image(make_run, started):
+    folder, theirs = started
     run = make_run(CLASSIFY, {"init_from": str(folder), "data.image_size": 16})
     ours = model.build(run, 10)
-    state.init_from(ours, ours.backbone, run)
+    pretrained.init_from(ours, ours.backbone, run)
     assert ours.backbone.pos_embed.shape[1] == 65
     assert torch.equal(ours.backbone.pos_embed[:, 0], theirs.backbone.pos_embed[:, 0])
 
@@ -77,14 +78,14 @@ def test_positions_are_resized_for_a_larger_image(make_run, pretrained):
 def test_a_token_for_masking_is_left_behind_or_starts_afresh(make_run, tmp_path):
     simmim = {"objectives.mae": {"hide": "mask", "decoder": "pixel_shuffle"}}
     theirs = model.build(make_run(simmim, {"seed": 7}), 10)
-    state.save(tmp_path / "last.pt", {"model": theirs.state_dict()})
+    tensor_files.save(tmp_path / "last.pt", {"model": theirs.state_dict()})
     run = make_run(CLASSIFY, {"init_from": str(tmp_path)})
     ours = model.build(run, 10)
-    state.init_from(ours, ours.backbone, run)
+    pretrained.init_from(ours, ours.backbone, run)
     assert torch.equal(ours.backbone.patch_embed.proj.weight, theirs.backbone.patch_embed.proj.weight)
-    state.save(tmp_path / "last.pt", {"model": ours.state_dict()})
+    tensor_files.save(tmp_path / "last.pt", {"model": ours.state_dict()})
     again = model.build(make_run(simmim), 10)
-    state.init_from(again, again.backbone, make_run(simmim, {"init_from": str(tmp_path)}))
+    pretrained.init_from(again, again.backbone, make_run(simmim, {"init_from": str(tmp_path)}))
     assert torch.equal(again.backbone.cls_token, theirs.backbone.cls_token)
 
 
@@ -103,7 +104,7 @@ def test_a_foreign_file_is_read_without_its_classifier(make_run, tmp_path, wrap)
     torch.save(wrap(theirs.state_dict()), tmp_path / "vit.pth")
     run = make_run(CLASSIFY, {"init_from": str(tmp_path / "vit.pth")})
     ours = model.build(run, 10)
-    state.init_from(ours, ours.backbone, run)
+    pretrained.init_from(ours, ours.backbone, run)
     named = theirs.state_dict()
     assert all(torch.equal(value, named[name]) for name, value in ours.backbone.state_dict().items())
 
@@ -115,19 +116,19 @@ def test_safetensors_are_read_whatever_the_files_name(make_run, tmp_path):
     theirs = model.build(make_run(CLASSIFY, {"seed": 7}), 10).backbone
     save_file(theirs.state_dict(), tmp_path / "weights.pt")
     ours = model.build(make_run(CLASSIFY), 10)
-    state.init_from(ours, ours.backbone, make_run(CLASSIFY, {"init_from": str(tmp_path / "weights.pt")}))
+    pretrained.init_from(ours, ours.backbone, make_run(CLASSIFY, {"init_from": str(tmp_path / "weights.pt")}))
     assert all(torch.equal(a, b) for a, b in zip(ours.backbone.state_dict().values(), theirs.state_dict().values(), strict=True))
 
 
-def test_a_damaged_run_is_to_be_trained_anew(make_run, pretrained):
-    folder, _ = pretrained
+def test_a_damaged_run_is_to_be_trained_anew(make_run, started):
+    folder, _ = started
     os.truncate(folder / "last.pt", 1000)
     ours, run = model.build(make_run(CLASSIFY), 10), make_run(CLASSIFY, {"init_from": str(folder)})
     anew = f"; delete {folder}, and repeat the command to train that run anew"
     for job, advice in (({}, ""), ({"imported": {"file": "x.pt", "layout": "timm", "sha256": "0"}}, ""), ({"name": "x"}, anew)):
         (folder / "job.json").write_text(json.dumps(job))
         with pytest.raises(ConfigError, match=rf"last\.pt is not a checkpoint that can be read \([^;]*\){advice}$"):
-            state.init_from(ours, ours.backbone, run)
+            pretrained.init_from(ours, ours.backbone, run)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
@@ -136,14 +137,14 @@ def test_a_checkpoint_that_is_cut_short_is_called_so(make_run, tmp_path, share):
     torch.save(model.build(make_run(CLASSIFY), 10).state_dict(), path)
     os.truncate(path, int(share * path.stat().st_size))
     with pytest.raises(ConfigError, match=r"last\.pt is not a checkpoint that can be read \(it is empty, cut short or damaged\)$"):
-        state.read(path)
+        tensor_files.read(path)
 
 
 @pytest.mark.parametrize("content", [b"not weights", b"", b"\x00" * 8 + b"{broken", b"seed: 0\n"])
 def test_what_is_no_checkpoint_is_one_line(tmp_path, content):
     (tmp_path / "x.pt").write_bytes(content)
     with pytest.raises(ConfigError, match=r"x\.pt is not a checkpoint that can be read"):
-        state.read(tmp_path / "x.pt")
+        tensor_files.read(tmp_path / "x.pt")
 
 
 FAMILIES = {
@@ -166,7 +167,7 @@ def test_a_file_of_timms_fits_its_family(make_run, tmp_path, family):
         {"init_from": str(tmp_path / "weights.pth")},
     )
     ours = model.build(run, 10).eval()
-    state.init_from(ours, ours.backbone, run)
+    pretrained.init_from(ours, ours.backbone, run)
     images_BCHW = torch.randn(2, 3, 32, 32)
     pooled_BD = theirs.eval().forward_head(theirs.forward_features(images_BCHW), pre_logits=True)
     assert torch.allclose(ours.backbone(ours.backbone.embed(images_BCHW)).tokens_BND.mean(1), pooled_BD, atol=1e-5)
@@ -205,12 +206,12 @@ def test_a_hub_without_an_address_is_one_line_at_once(monkeypatch):
         ({"backbone.mlp_ratio": 2.0}, "name it in init_except if that is meant"),
     ],
 )
-def test_another_network_is_told_from_one_that_differs_in_a_part(make_run, pretrained, layer, advice):
-    folder, _ = pretrained
+def test_another_network_is_told_from_one_that_differs_in_a_part(make_run, started, layer, advice):
+    folder, _ = started
     run = make_run(CLASSIFY, {"init_from": str(folder)}, layer)
     network = model.build(run, 10)
     with pytest.raises(ConfigError, match=re.escape(advice)):
-        state.init_from(network, network.backbone, run)
+        pretrained.init_from(network, network.backbone, run)
 
 
 def test_heads_of_several_layers_are_left_out_of_bare_files(make_run, tmp_path):
@@ -220,43 +221,43 @@ def test_heads_of_several_layers_are_left_out_of_bare_files(make_run, tmp_path):
     bare = {name: torch.ones_like(value) for name, value in network.backbone.state_dict().items()}
     heads = {"head.0.running_mean": torch.ones(3), "head.1.weight": torch.ones(3, 3), "fc.2.bias": torch.ones(3)}
     torch.save({"model": bare | heads}, tmp_path / "x.pt")
-    state.init_from(network, network.backbone, run)
+    pretrained.init_from(network, network.backbone, run)
     assert all((value == 1).all() for value in network.backbone.state_dict().values())
 
 
-def test_a_pattern_that_excuses_no_name_is_refused(make_run, pretrained):
-    folder, _ = pretrained
+def test_a_pattern_that_excuses_no_name_is_refused(make_run, started):
+    folder, _ = started
     run = make_run(CLASSIFY, {"init_from": str(folder), "init_except": ["patch_embed", "nonsense"]})
     network = model.build(run, 10)
     with pytest.raises(ConfigError, match=r"^init_except: 'nonsense' is in no name of the weights, such as backbone\."):
-        state.init_from(network, network.backbone, run)
+        pretrained.init_from(network, network.backbone, run)
 
 
 @pytest.mark.parametrize(("asked", "meant"), [("emaa", r" \(did you mean ema\?\)"), ("best", "")])
 def test_weights_of_another_kind_are_refused_with_the_choices(asked, meant):
     with pytest.raises(ConfigError, match=rf"^weights: '{asked}' is none of model, ema, teacher{meant}$"):
-        state.chosen({"model": {}}, asked)
+        pretrained.chosen({"model": {}}, asked)
 
 
 def test_a_missing_checkpoint_is_named(make_run, tmp_path):
     run = make_run(CLASSIFY, {"init_from": str(tmp_path)})
     network = model.build(run, 10)
     with pytest.raises(ConfigError, match=r"last\.pt does not exist"):
-        state.init_from(network, network.backbone, run)
+        pretrained.init_from(network, network.backbone, run)
 
 
 def test_a_failed_write_leaves_the_old_checkpoint(tmp_path):
     path = tmp_path / "last.pt"
-    state.save(path, {"step": 1})
+    tensor_files.save(path, {"step": 1})
     with pytest.raises(AttributeError):
-        state.save(path, {"step": 2, "bad": lambda: 0})
-    assert state.read(path) == {"step": 1}
+        tensor_files.save(path, {"step": 2, "bad": lambda: 0})
+    assert tensor_files.read(path) == {"step": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
 
 
 def test_the_next_write_clears_away_what_a_kill_left_half_written(tmp_path):
     (tmp_path / ".last.pt.123").write_bytes(b"half")
-    state.save(tmp_path / "last.pt", {"step": 1})
+    tensor_files.save(tmp_path / "last.pt", {"step": 1})
     assert [p.name for p in tmp_path.iterdir()] == ["last.pt"]
 
 
@@ -267,4 +268,4 @@ def test_a_checkpoint_cannot_run_code(tmp_path):
 
     torch.save({"model": Evil()}, tmp_path / "last.pt")
     with pytest.raises(ConfigError, match=r"last\.pt is not a checkpoint"):
-        state.read(tmp_path / "last.pt")
+        tensor_files.read(tmp_path / "last.pt")

@@ -1,0 +1,289 @@
+"""A trained run as an object that predicts, gives features and is evaluated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitssl import config, dist, evaluators, model
+from vitssl.backbones.base import Features
+from vitssl.checkpoints import pretrained
+from vitssl.checkpoints.run_checkpoint import fitted, load_model, read_run
+from vitssl.config import ConfigError
+from vitssl.config.evals import EvalConfig
+from vitssl.data.batch import Batch, RawBatch
+from vitssl.data.decode import decode_file, resize, resized_sizes, upright
+from vitssl.data.index import Index, load_index
+from vitssl.data.samples import UNLABELLED
+from vitssl.data.subset import Split, train_and_heldout
+from vitssl.evaluators.base import EVALUATED_AT_ONCE
+from vitssl.files import read_json
+from vitssl.paths import run_folder
+from vitssl.reader import MOST_IMAGE_BYTES, read_whole
+from vitssl.run_folder import BEST, DONE, LAST
+from vitssl.views import EvalView
+from vitssl.words import counted, few
+
+OneImage = str | Path | Image.Image
+NO_IMAGES = "there are no images; give at least one file or PIL image"
+
+
+class Trained:
+    """A trained run, ready to classify images or, also where it was only pretrained, to give their features.
+
+    Attributes:
+        folder: its run folder.
+        run: its config.
+        classes: class names, in the order of the logits.
+        mean, std: of the channels, that images are normalised by.
+        checkpoint, weights, step: which weights these are; imported ones have no step.
+        model: the network, in evaluation mode; ``model.backbone`` has timm's parameter names.
+    """
+
+    def __init__(self, folder: Path, checkpoint: str = LAST, device: str = "auto", weights: str = "model"):
+        self.folder, self.run, self._done = folder, config.load(folder), read_json(folder / DONE)
+        self.checkpoint, self.weights = checkpoint, weights
+        saved = read_run(_checkpoint(folder, checkpoint))
+        self.step: int | None = saved["progress"]["step"] if "progress" in saved else None
+        data = saved["data"]
+        self.classes: list[str] = data["classes"]
+        self.mean: list[float] = list(data["mean"])
+        self.std: list[float] = list(data["std"])
+        self.device = dist.device(device)
+        dist.set_precision(self.run.loop.precision)
+        self.model = model.build(self.run, len(self.classes))
+        load_model(self.model, saved["model"], folder / checkpoint)
+        if saved.get("ema") is not None:
+            saved["ema"] = fitted(self.model, saved["ema"], folder / checkpoint)
+        self._averaged = saved.get("ema")
+        try:
+            self.model.load_state_dict(pretrained.chosen(saved, weights), strict=weights != "teacher")
+        except ConfigError as error:
+            raise ConfigError(error.reason, error.field, str(folder / checkpoint)) from None
+        self.model.to(self.device).eval()
+        self.view = EvalView(self.run.data.image_size, self.run.data.eval_crop, self.mean, self.std, self.device)
+
+    def __repr__(self) -> str:
+        tasks = " + ".join(config.active(self.run.objectives)) or "no objective"
+        parts = [f"{self.run.backbone.network} for {tasks}", counted(len(self.classes), "class", "classes"), *self._told_by_folder()]
+        return f"<Trained {self.folder}: {', '.join(parts)}>"
+
+    def _told_by_folder(self) -> list[str]:
+        """Which weights these are, and their accuracy on the test split where the run has ended."""
+        which = [f"{self.weights} weights"] if self.weights != "model" else []
+        if self.checkpoint != LAST:
+            return [*which, self.checkpoint]
+        if not self._done:
+            return [*which, "imported" if self.step is None else f"not finished, at step {self.step:,}"]
+        test = self._done.get("test" if self.weights == "model" else f"test_{self.weights}")
+        return [*which, *([f"top-1 {test['top1']:.2f} %"] if test else []), counted(self._done["epochs"], "epoch")]
+
+    def predict(self, images: OneImage | Iterable[OneImage]) -> Tensor:
+        """Class probabilities (B, K), on the CPU, of files or PIL images of any size; of a single one, (1, K).
+
+        Raises:
+            ConfigError: a run without `classify`, a file that is no image or whose values `vitssl.data.depth` refuses, or no images at all.
+            TypeError: an array or a tensor.
+        """
+        self.check_predicts()
+        probabilities = []
+        for result in self.predict_each([images] if isinstance(images, OneImage) else images):
+            if isinstance(result, ConfigError):
+                raise result
+            probabilities.append(result)
+        if not probabilities:
+            raise ConfigError(f"predict: {NO_IMAGES}")
+        return torch.stack(probabilities)
+
+    def predict_each(self, images: Iterable[OneImage]) -> Iterator[Tensor | ConfigError]:
+        """The class probabilities (K,) of each image, on the CPU, or what is wrong with it."""
+        for result in predict_each([self], images):
+            yield result if isinstance(result, ConfigError) else result[0]
+
+    @torch.no_grad()
+    def probabilities(self, seen_BCSS: Tensor) -> Tensor:
+        """Class probabilities (B, K), on the CPU, of images as evaluation sees them."""
+        return self.model.predict(Batch.of_images(seen_BCSS)).float().softmax(-1).cpu()
+
+    def check_predicts(self) -> None:
+        """Refuse what has no classifier.
+
+        Raises:
+            ConfigError: a run without `classify`, or a teacher's weights.
+        """
+        if not config.classifies(self.run):
+            advice = "so it predicts no classes; vitssl.load(RUN).features(images) gives its features"
+            raise ConfigError(f"{self.folder}: this run has no classify objective, {advice}")
+        if self.weights == "teacher":
+            raise ConfigError(
+                f"{self.folder}: the classifier belongs to the student; with a teacher's weights only features() is available"
+            )
+
+    @torch.no_grad()
+    def features(self, images: OneImage | Iterable[OneImage], blocks: Sequence[int] = ()) -> Features:
+        """What the backbone makes of files or PIL images of any size, on the CPU; of a single one, with B = 1.
+
+        ``tokens_BND`` (B, N, D) are the output grid's tokens, row by row, ``grid`` its rows and columns, and ``prefix_BPD`` (B, P, D)
+        the class token (``pooled("cls")`` is (B, D)) and registers: P is 1, or 0 where the backbone has none. All went through the final
+        norm. ``extra_BJD`` (B, J, D) are the masked tokens, ``selection_BJN`` (B, J, N) the weights of the patch tokens in them.
+        ``numpy.asarray`` makes arrays of them without a copy.
+
+        Args:
+            images: files or PIL images.
+            blocks: whose outputs are wanted too, before the final norm, in ``intermediates``, by the number given here: 0 is the first
+                block, -1 the last; of a backbone with stages, these.
+
+        Raises:
+            ConfigError: a file that is no image, no images at all, or no such block.
+        """
+        places = self.places(blocks)
+        passes = [self.encode(batch.views["main"], places) for batch in self._views(images)]
+        joined = _joined(passes)
+        joined.intermediates = {
+            block: _joined([f.intermediates[place] for f in passes]) for block, place in zip(blocks, places, strict=True)
+        }
+        return joined
+
+    def places(self, blocks: Sequence[int]) -> tuple[int, ...]:
+        """The backbone's intermediate places of blocks that may be counted from the end.
+
+        Raises:
+            ConfigError: there is no such block.
+        """
+        count = len(self.model.backbone.widths)
+        if wrong := next((block for block in blocks if not -count <= block < count), None):
+            raise ConfigError(f"there is no block {wrong}; {self.run.backbone.network} has {-count} to {count - 1}", "blocks")
+        return tuple(block % count for block in blocks)
+
+    def encode(self, images_BCHW: Tensor, places: tuple[int, ...] = ()) -> Features:
+        """The backbone's features of normalised images, with those at intermediate places."""
+        return self.model.backbone(self.model.backbone.embed(images_BCHW), out_indices=places)
+
+    def evaluate(self, evals: dict[str, EvalConfig]) -> dict[str, evaluators.Result]:
+        """The results of evaluators, by name, with all of their metrics.
+
+        Raises:
+            ConfigError: an evaluator that this run cannot have, or images that are not there.
+        """
+        return evaluators.evaluate(self.subject(), evals, complete=True)
+
+    def subject(self) -> evaluators.Subject:
+        """What evaluators look at: its weights, and its part of the images.
+
+        Raises:
+            ConfigError: it was loaded with other weights than the model's.
+        """
+        if self.weights != "model":
+            raise ConfigError(f"{self.folder}: load it without weights={self.weights}; an evaluator's field weights says which to look at")
+        return evaluators.Subject(self.model, self.run, self.classes, self.view, self.data, lambda: self._averaged)
+
+    def data(self) -> tuple[Index, Split]:
+        """The index of its shards, and its part of them.
+
+        Raises:
+            ConfigError: they are not there, are not those it was trained on, or have other classes.
+        """
+        if self.run.data.shards == config.NO_SHARDS:
+            missing = "was imported without training images, which are needed here"
+            raise ConfigError(f"{self.folder} {missing}; import it again with --shards SHARDS, into another folder")
+        index = load_index(self.run.data.shards)
+        if index.classes != self.classes:
+            classes = f"its classes are {few(index.classes)}, and {self.folder} was trained on {few(self.classes)}"
+            raise ConfigError(f"{index.folder}: {classes}")
+        if self.run.data.sha256 not in (None, index.sha256):
+            advice = "so that it may test on images trained on; build that again, or name the images to test on by --shards"
+            raise ConfigError(f"{index.folder} is not what {self.folder} was trained on (data.sha256), {advice}")
+        return index, train_and_heldout(index, self.run.data, config.needs_labels(self.run), config.classifies(self.run), self.run.seed)
+
+    def _views(self, images: OneImage | Iterable[OneImage]) -> Iterator[Batch]:
+        """Image by image, as evaluation sees it."""
+        images = [images] if isinstance(images, OneImage) else list(images)
+        if not images:
+            raise ConfigError(f"features: {NO_IMAGES}")
+        return (self.view(_raw(image, self.run.data.cache_px)) for image in images)
+
+
+def predict_each(runs: Sequence[Trained], images: Iterable[OneImage]) -> Iterator[Tensor | ConfigError]:
+    """The class probabilities (R, K) of each image by R runs, on the CPU, or what is wrong with it.
+
+    Every image is read once for all runs of one ``data.cache_px``: a batch when its first image is asked for, and forgotten before the
+    next one.
+    """
+    left, at_once = iter(images), max(1, EVALUATED_AT_ONCE // len(runs))  # since the views of all runs are held
+    while batch := list(islice(left, at_once)):
+        results: dict[int, Tensor | ConfigError] = {}
+        views: dict[int, list[Tensor]] = {}  # by image, of each run
+        for i, image in enumerate(batch):
+            try:
+                raws = {cache_px: _raw(image, cache_px) for cache_px in {run.run.data.cache_px for run in runs}}
+                views[i] = [run.view(raws[run.run.data.cache_px]).views["main"] for run in runs]
+            except ConfigError as error:
+                results[i] = error
+        if views:
+            of_runs = [run.probabilities(torch.cat(seen)) for run, seen in zip(runs, zip(*views.values(), strict=True), strict=True)]
+            results |= zip(views, torch.stack(of_runs, 1), strict=True)
+        yield from (results[i] for i in range(len(batch)))
+
+
+def _checkpoint(folder: Path, name: str) -> Path:
+    """A file of a run folder.
+
+    Raises:
+        ConfigError: there is none of that name; it says which there are.
+    """
+    if (folder / name).exists():
+        return folder / name
+    there = ", ".join(path.name for path in sorted(folder.glob("*.pt"))) or "none"
+    why = "; only runs with held-out images have best.pt (data.val_fraction, data.val_split)" if name == BEST else ""
+    raise ConfigError(f"{folder} has no {name}{why}; its checkpoints: {there}")
+
+
+def _joined(passes: list[Features]) -> Features:
+    """The features of several passes as those of one, on the CPU, without intermediates."""
+    tokens = zip(*((f.prefix_BPD, f.tokens_BND, f.extra_BJD) for f in passes), strict=True)
+    joined = Features(*(torch.cat(parts).cpu() for parts in tokens), passes[0].grid)
+    if passes[0].selection_BJN is not None:
+        joined.selection_BJN = torch.cat([f.selection_BJN for f in passes]).cpu()
+    return joined
+
+
+def _raw(image: OneImage, cache_px: int | None) -> RawBatch:
+    """Decoded and resized as the cache does it, which training and evaluation read."""
+    if not isinstance(image, OneImage):
+        raise TypeError(
+            f"an image is a path or a PIL image, not {type(image).__name__}; PIL.Image.fromarray makes one of an array (H, W, 3)"
+        )
+    pixels_HWC = upright(image) if isinstance(image, Image.Image) else _decoded(Path(image))
+    ((height, width),) = resized_sizes(np.array([pixels_HWC.shape[:2]]), cache_px)
+    pixels = torch.from_numpy(resize(pixels_HWC, height, width).copy()).permute(2, 0, 1)[None]
+    zero = torch.zeros(1, dtype=torch.int64)
+    return RawBatch(pixels, torch.tensor([pixels.shape[-2:]]), zero + UNLABELLED, zero, 0, slice(0, 1), 1, 0.0)
+
+
+def _decoded(path: Path) -> np.ndarray:
+    try:
+        return decode_file(read_whole(path, MOST_IMAGE_BYTES), str(path)).pixels
+    except OSError as error:
+        raise ConfigError(f"{path}: not an image that can be read ({error.strerror})") from None
+
+
+def load(folder: str | Path, checkpoint: str = LAST, device: str = "auto", weights: str = "model") -> Trained:
+    """A trained run by its folder: ``vitssl.load("runs/quickstart/ssat-…").predict("digit.png")``.
+
+    Args:
+        folder: the run folder.
+        checkpoint: a file in it: the last state, ``best.pt`` of the held-out split, or one that ``loop.keep_every`` kept.
+        device: auto, cpu or cuda.
+        weights: model; ema, their moving average, which a run with ``loop.ema_decay`` keeps; or teacher, the backbone of an objective's
+            teacher.
+
+    Raises:
+        ConfigError: not a run folder, or without a checkpoint.
+    """
+    return Trained(run_folder(Path(folder)), checkpoint, device, weights)
