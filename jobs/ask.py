@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jobs.node import cli_command
+from jobs.command import cli_command
 from jobs.shards import ROOT
 from vitssl.config import Run, Site, save
 

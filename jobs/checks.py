@@ -17,7 +17,7 @@ from vitssl.config.methods import flow
 from vitssl.words import note
 
 if TYPE_CHECKING:
-    from jobs.graph import Cell
+    from jobs.cells import Cell
 
 SHOWN = 4  # stages that an error names
 OF_A_SIZE = ("embed_dim", "depth", "depths", "num_heads", "mlp_ratio", "qkv_bias")  # the fields that make a named network another one

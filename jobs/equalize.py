@@ -9,8 +9,8 @@ Multiply-adds are counted; hours and energy are those that finished runs of the 
 
 from __future__ import annotations
 
+from jobs.cells import Cell, Stage, resources_of
 from jobs.folders import Launch
-from jobs.graph import Cell, Stage, resources_of
 from jobs.pace import key_of, measured
 from jobs.predict import costs_of
 from jobs.shards import expected_index, num_images

@@ -21,9 +21,9 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from jobs.command import NodeInfo, report_command, start
 from jobs.folders import Launch, status_command, write_run
 from jobs.graph import Graph, Job
-from jobs.node import NodeInfo, report_command, start
 from jobs.slots import WHOLE, Slot, slots
 from jobs.time_left import Seen, Work, remaining, seen_of, time_of, work
 from vitssl.config import ConfigError

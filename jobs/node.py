@@ -1,14 +1,12 @@
-"""What runs on a node: the command of one run, and the SLURM task that starts it, stops it when asked and requeues it.
+"""The SLURM tasks of a sweep: one that trains a run, stops it when asked and says how it ended, and one that writes the report.
 
-The task runs outside the container; torchrun and training run inside. This module and its imports need neither torch nor anything
-else from the container.
+They run outside the container, so that this module and its imports need neither torch nor anything else from there.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -24,141 +22,26 @@ import submitit
 from submitit.helpers import DelayedSubmission
 
 from jobs import cluster
+from jobs.command import TRAINING, NodeInfo, job_of, report_command, start
 from jobs.logs import end_of
-from vitssl.config import Site, merge
 from vitssl.files import busy_file, read_json, write_json
 from vitssl.run_folder import DONE, ERROR, is_trained
 from vitssl.stopping import STOPPED
 
-TRAINING = "vitssl.train"
-CACHE = "VITSSL_CACHE_DIR"
 # of a task that knows why its run failed: `batch.sh` does not start that again, though NFS may show the first node what another one wrote
 # a minute late. Above STOPPED, since srun's code is the highest of its tasks'
 FAILED = 100
-# a stopping worker saves first; torchrun's default of 30 s is too short for that
-SHUTDOWN_S = 300
 # SLURM warns this long before it kills: enough for a step, a save, and SLURM's 60 s of slack
 WARNING_S = 180
-# Threads wait for each other by spinning, by default so long that beside other work they keep the one that they wait for from its core.
-# So short a time costs nothing on a quiet machine, and beside other work makes a run several times as fast (vitssl/docs/speed.md).
-SHORT_WAITS = {"GOMP_SPINCOUNT": "3000"}
-WAITS = {"OMP_WAIT_POLICY", *SHORT_WAITS}
 LEAVE_S = 30  # before SLURM ends the job, which is final, the task leaves, whatever training still does
 KILLED = re.compile(r"exit ?code *:? -\d+|Signal \d+ \(SIG[A-Z]+\)")  # as torchrun says of a worker that a signal ended
 # NFS caches for up to a minute that a file does not exist
 PATIENCE_S = 90
 
 
-def container_command(site: Site, python: str, paths: list[Path]) -> list[str]:
-    """The command that starts Python at a site: in its container, with these paths bound, if it has one."""
-    if site.image is None:
-        return [python]
-    binds = [*site.binds, *(str(path) for path in dict.fromkeys(paths) if path.exists())]
-    return [*shlex.split(site.container), *(word for bind in binds for word in ("--bind", bind)), site.image, "python"]
-
-
-def cli_command(site: Site, paths: list[Path], *words: str) -> list[str]:
-    """What types `vitssl WORDS` at a site."""
-    return [*container_command(site, sys.executable, paths), "-m", "vitssl", *words]
-
-
-@dataclass
-class NodeInfo:
-    """A node's place among the nodes of its job."""
-
-    nodes: int = 1
-    rank: int = 0  # of this node
-    host: str = "localhost"  # its name
-    head: str = "localhost"  # the first node's name
-    job: int = 0  # SLURM's raw job id
-    restart: int = 0  # how often SLURM requeued the job
-
-    def port(self) -> int:
-        """Where the processes of several nodes find each other: below the ephemeral range (32768), and different after a requeue.
-
-        All nodes have to know it before they can talk, so none is tried in turn: where another job's is the same on the same first node
-        (one in 12,000 of those that share it), the later job fails, and says that the address is in use.
-        """
-        return 20000 + (7 * self.job + self.restart) % 12000
-
-
-def command(folder: Path, job: dict[str, Any], node: NodeInfo, stop_file: Path, module: str = TRAINING) -> list[str]:
-    """The command that trains the run in ``folder`` on one node."""
-    site, processes = _site(job), max(1, job["gpus_per_node"])
-    python = container_command(site, sys.executable, [folder.parent, Path(job["source"]), stop_file.parent, *_outside(job, site)])
-    if node.nodes == 1 and processes == 1:
-        return [*python, "-m", module, str(folder)]
-    # torchrun makes a folder for logs even where it writes none, and leaves it in /tmp unless it is told where
-    training = ["--log-dir", str(stop_file.parent), "--nproc-per-node", str(processes), "-m", module, str(folder)]
-    if node.nodes == 1:
-        return [*python, "-m", "vitssl.loopback", *training]
-    # static: what torchrun's elastic rendezvous finds in its store it unpickles, and everybody on the network can write there
-    rendezvous = ["--nnodes", str(node.nodes), "--node-rank", str(node.rank), "--rdzv-backend", "static"]
-    rendezvous += ["--master-addr", node.head, "--master-port", str(node.port()), "--max-restarts", "0"]
-    return [*python, "-m", "torch.distributed.run", *rendezvous, *training]
-
-
-def _outside(job: dict[str, Any], site: Site) -> list[Path]:
-    """The paths that a run uses outside its sweep's folder. The node's cache folder is created, so that a container can bind it."""
-    cache = cache_folder(job["cache_dir"], site)[1]
-    if site.image is not None and cache is not None:
-        Path(cache).mkdir(parents=True, exist_ok=True)
-    return [Path(path) for path in (*job["binds"], cache) if path is not None]
-
-
-def cache_folder(of_run: str | None, site: Site) -> tuple[str, str | None]:
-    """(what names it, the folder for caches) of a run on this node; None for the one of temporary files."""
-    named = {"data.cache_dir": of_run, "site.env": site.env.get(CACHE), CACHE: os.environ.get(CACHE)}
-    return next(((name, folder) for name, folder in named.items() if folder), ("", None))
-
-
-def set_up(site: Site, source: Path) -> list[str]:
-    """Shell lines before training: the site's, its variables, and the source first on Python's path."""
-    exports = [f"export {name}={shlex.quote(value)}" for name, value in site.env.items()]
-    return [*site.setup, *exports, f'export PYTHONPATH={shlex.quote(str(source))}"${{PYTHONPATH:+:$PYTHONPATH}}"']
-
-
-def environment(job: dict[str, Any], stop_file: Path) -> dict[str, str]:
-    """A run's environment: its source snapshot first on the path, the site's variables, and the file that asks it to stop."""
-    given = os.environ | _site(job).env
-    paths = [job["source"], *filter(None, [given.get("PYTHONPATH")])]
-    variables = {
-        "PYTHONPATH": os.pathsep.join(paths),
-        "VITSSL_STOP_FILE": str(stop_file),
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # the order of NVML, which measures their energy
-        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_S),
-    }
-    return given | ({} if WAITS & given.keys() else SHORT_WAITS) | variables
-
-
-def start(
-    folder: Path, node: NodeInfo, stop_file: Path, module: str = TRAINING, variables: Mapping[str, str] | None = None, **options: Any
-) -> subprocess.Popen[bytes]:
-    """Start the run of a folder on this node, with further variables in its environment."""
-    job = _job(folder)
-    environ = environment(job, stop_file) | dict(variables or {})
-    words = command(folder, job, node, stop_file, module)
-    if job["executor"] == "local" and _site(job).setup:  # on SLURM the batch script has run them
-        words = ["bash", "-c", "\n".join([*set_up(_site(job), Path(job["source"])), 'exec "$@"']), "setup", *words]
-    return subprocess.Popen(words, cwd=job["source"], env=environ, **options)
-
-
-def _job(folder: Path) -> dict[str, Any]:
-    """The `job.json` of a run; a trained one is evaluated by the new source, on one GPU."""
-    job = read_json(folder / "job.json")
-    return job | job.get("evaluation", {})
-
-
 def _ignore_usr2() -> None:
     # SLURM may signal every process of the step; an ignored signal stays ignored through exec, a handler would not
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-
-
-def _site(job: dict[str, Any]) -> Site:
-    return merge(Site, job["site"], where="job.json: site")
-
-
-# ----------------------------------------------------------------------------------------------------- the SLURM tasks
 
 
 @dataclass
@@ -183,7 +66,7 @@ class Node:
             path.unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch:
             stop_file, trained = Path(scratch) / "stop", is_trained(folder)
-            signals = StopSignals(stop_file, warning_s(_job(folder)["hours"]))
+            signals = StopSignals(stop_file, warning_s(job_of(folder)["hours"]))
             if not trained:
                 _refuse_unfinished(folder, environment.node)
             signals.ends_at = _ends_at(environment)
@@ -316,8 +199,3 @@ class Report:
         _ignore_usr2()  # submitit would end a report that SLURM warns
         subprocess.run(report_command(Path(self.folder), self.job), check=True, cwd=self.job["source"])
         return self.folder
-
-
-def report_command(folder: Path, job: dict[str, Any]) -> list[str]:
-    """The command that prints and writes the report of a sweep's folder."""
-    return cli_command(_site(job), [folder, Path(job["source"])], "report", str(folder))

@@ -15,7 +15,7 @@ from vitssl.config.methods import flow
 from vitssl.words import listed
 
 if TYPE_CHECKING:
-    from jobs.graph import Cell
+    from jobs.cells import Cell
 
 CONTRASTED = ("simclr", "dino")  # what tells an image's views from others': by their colours, where these are alike
 COLOURS = "[{jitter: {prob: 0.8}}, {gray: {prob: 0.2}}]"

@@ -13,8 +13,8 @@ from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 
-from jobs.graph import Stage
-from jobs.node import cache_folder, cli_command
+from jobs.cells import Stage
+from jobs.command import cache_folder, cli_command
 from jobs.preflight import of_the_image
 from jobs.shards import ROOT, anchored, existing, expected_index, fingerprint, index_of, is_here, parts
 from vitssl.config import ConfigError, Data, Run, Site

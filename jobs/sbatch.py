@@ -17,9 +17,10 @@ from submitit.core.utils import DelayedSubmission, JobPaths
 from submitit.helpers import clean_env, environment_variables
 
 from jobs import cluster, limits
+from jobs.command import set_up
 from jobs.folders import Launch
 from jobs.graph import Job
-from jobs.node import set_up, warning_s
+from jobs.node import warning_s
 from jobs.site_profile import options
 from vitssl.config import Site
 

@@ -31,7 +31,7 @@ class Slot(NamedTuple):
 
     @property
     def variables(self) -> dict[str, str]:
-        """What shows a run its GPUs alone; their order is NVML's by `jobs.node.environment`."""
+        """What shows a run its GPUs alone; their order is NVML's by `jobs.command.environment`."""
         return {"CUDA_VISIBLE_DEVICES": ",".join(map(str, self.gpus))} if self.gpus else {}
 
 

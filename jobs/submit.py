@@ -41,7 +41,8 @@ from jobs import (
     sweep_files,
     weights,
 )
-from jobs.node import TRAINING
+from jobs.cells import cells
+from jobs.command import TRAINING
 from jobs.overrides import CLI
 from jobs.preflight import check_disk, placed
 from vitssl.arguments import Parser, guarded
@@ -111,7 +112,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
         sweep.on_this_machine(spec)
     else:
         site_profile.add_own(site)
-    planned = graph.cells(spec)
+    planned = cells(spec)
     stages = [stage for cell in planned for stage in cell.stages]
     if options.smoke:
         for stage in stages:

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from jobs import ask
+from jobs.cells import Stage
+from jobs.command import cli_command
 from jobs.folders import architecture
-from jobs.graph import Stage
-from jobs.node import cli_command
 from jobs.shards import ROOT, expected_index
 from vitssl.config import ConfigError, Run, Site, assign, check_fits, checkpoints, load
 from vitssl.config.weights import FOLDER, IMPORT, RELEASED, imported_folder, layout_and_file

@@ -139,7 +139,7 @@ def targets(place: Path) -> dict[str, tuple[bytes, Target, list[Change]]]:
     from PIL import Image
 
     from jobs import overrides, site_profile, sweep
-    from jobs.graph import cells
+    from jobs.cells import cells
     from tests.jobs.conftest import write_index
     from vitssl import config, model
     from vitssl.checkpoints import tensor_files

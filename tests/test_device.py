@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from jobs import smoke, sweep
-from jobs.graph import cells
+from jobs.cells import cells
 from tests.conftest import but_for_a_release
 from tests.shipped import SWEEPS
 from tests.test_pairs import ALLOWED, COVERING, batch, make  # noqa: F401

@@ -40,7 +40,7 @@ ALLOWED = {
     "run_folder": {"config", "files"},
     "evaluators": CORE | {"checkpoints", "model", "views", "words"},
     "trained": CORE | MIDDLE | {"evaluators", "paths", "views", "words"},
-    "evaluate": CORE | {"evaluators", "stopping", "trained"},
+    "evaluate": CORE | {"checkpoints", "evaluators", "stopping", "train_state", "trained"},
     "features": CORE | {"evaluators", "trained"},
     "analysis": CORE | {"report", "trained"},
     "weights": CORE | MIDDLE | {"report", "trained", "words"},

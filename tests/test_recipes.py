@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from jobs import overrides, sweep
-from jobs.graph import cells
+from jobs.cells import cells
 from vitssl import config, model, optim
 from vitssl.config import Run
 from vitssl.data.batch import RawBatch

@@ -1,4 +1,4 @@
-"""What evaluators find in trained runs, and what of it a run folder keeps."""
+"""What evaluators find during training, at its end and later, and what of it a run folder keeps."""
 
 from __future__ import annotations
 
@@ -6,14 +6,50 @@ from pathlib import Path
 
 import numpy as np
 
-from vitssl import evaluators
+from vitssl import dist, evaluators
 from vitssl.atomic import replacing
+from vitssl.checkpoints import tensor_files
 from vitssl.config import ConfigError
-from vitssl.config.evals import FIRST, EvalConfig
+from vitssl.config.evals import FIRST, EvalConfig, evals_of, metric_of
 from vitssl.files import read_json, write_json
-from vitssl.run_folder import DONE, EVALS, LAST, to_evaluate
+from vitssl.log import Log
+from vitssl.run_folder import BEST, DONE, EVALS, LAST, to_evaluate
 from vitssl.stopping import StopRequest
+from vitssl.train_state import TrainState
 from vitssl.trained import load
+
+
+def in_training(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -> None:
+    """Run evaluators; by default a classifying Run's accuracy on the test split, on the held-out split and with averaged weights."""
+    progress, last = train_state.progress, train_state.progress.step == train_state.total_steps
+    results = evaluators.evaluate(train_state.subject, due, complete=last)
+    train_state.subject.forget_features()
+    train_state.model.train()
+    progress.to_evaluate = False
+    metrics = {name: result.metrics for name, result in results.items()}
+    progress.last = metrics
+    _remember_best(train_state, metrics)
+    log.event("eval", progress.step, epoch=train_state.epoch, **metrics)
+    if not last:  # the run's own last line says it
+        log.say(f"{train_state.folder.name}: epoch {train_state.epochs_done}/{train_state.run.loop.epochs}: {headlines(metrics)}")
+    elif dist.is_main():
+        write_results(train_state.folder, evals_of(train_state.run), results, train_state.epoch, train_state.index.classes)
+
+
+def headlines(metrics: dict[str, dict[str, float]]) -> str:
+    """The first metric of each evaluator, which stands for it."""
+    firsts = {name: next(iter(values.items())) for name, values in metrics.items() if values}
+    return ", ".join(f"{name} {metric_of(key).name} {value:.2f} {metric_of(key).unit}".rstrip() for name, (key, value) in firsts.items())
+
+
+def _remember_best(train_state: TrainState, metrics: dict[str, dict[str, float]]) -> None:
+    progress, here = train_state.progress, {"epoch": train_state.epoch}
+    if "test" in metrics and metrics["test"]["top1"] > progress.best_test.get("top1", -1.0):
+        progress.best_test = metrics["test"] | here
+    if "val" in metrics and metrics["val"]["top1"] > progress.best_val.get("top1", -1.0):
+        progress.best_val, progress.selected = metrics["val"] | here, metrics["test"] | here
+        if dist.is_main():
+            tensor_files.save(train_state.folder / BEST, {"model": train_state.model.state_dict(), "data": train_state.data_facts})
 
 
 def write_results(

@@ -18,16 +18,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitssl import attempt, config, cost, dist, evaluators, optim, pictures
+from vitssl import attempt, config, cost, dist, evaluate, optim, pictures
 from vitssl.attempt import Diverged
 from vitssl.checkpoints import tensor_files
 from vitssl.config import ConfigError, Run
-from vitssl.config.evals import EvalConfig, evals_of, metric_of
 from vitssl.data.batch import Batch
-from vitssl.evaluate import evaluate_finished, write_results
 from vitssl.files import no_room, read_json, write_json
 from vitssl.log import Log, Meter, machine
-from vitssl.run_folder import BEST, DONE, LAST, is_trained, to_evaluate
+from vitssl.run_folder import DONE, LAST, is_trained, to_evaluate
 from vitssl.stopping import STOPPED, StopRequest
 from vitssl.train_state import TrainState, forward_backward, save, set_numerics, start
 from vitssl.words import counted, duration
@@ -87,7 +85,7 @@ def fit(train_state: TrainState, ddp_model: nn.Module, steps: Iterator[Iterator[
     if progress.to_evaluate:
         saved_step = -1  # what comes of it is not in the checkpoint
         with meter.paused():
-            evaluate(train_state, log, train_state.evals_due())
+            evaluate.in_training(train_state, log, train_state.evals_due())
     for micro_batches in steps:
         train_state.saver.check()
         period_over = dist.is_main() and time.time() - saved_at > 60 * run.loop.checkpoint_minutes
@@ -114,7 +112,7 @@ def fit(train_state: TrainState, ddp_model: nn.Module, steps: Iterator[Iterator[
                 if time.time() - saved_at > UNSAVED_S:
                     _save_before_evaluation(train_state)
                     saved_at = time.time()
-                evaluate(train_state, log, due)
+                evaluate.in_training(train_state, log, due)
         progress.time_s = time.time() - started
         if train_state.epoch_kept and progress.step < train_state.total_steps:
             _settle(train_state, meter, log)
@@ -176,45 +174,12 @@ def _terms(train_state: TrainState, separator: str) -> str:
     return separator.join(f"{name} {value:.3f}" for name, value in train_state.terms.items())
 
 
-def evaluate(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -> None:
-    """Run evaluators; by default a classifying Run's accuracy on the test split, on the held-out split and with averaged weights."""
-    progress, last = train_state.progress, train_state.progress.step == train_state.total_steps
-    results = evaluators.evaluate(train_state.subject, due, complete=last)
-    train_state.subject.forget_features()
-    train_state.model.train()
-    progress.to_evaluate = False
-    metrics = {name: result.metrics for name, result in results.items()}
-    progress.last = metrics
-    _remember_best(train_state, metrics)
-    log.event("eval", progress.step, epoch=train_state.epoch, **metrics)
-    if not last:  # the run's own last line says it
-        log.say(f"{train_state.folder.name}: epoch {train_state.epochs_done}/{train_state.run.loop.epochs}: {_headlines(metrics)}")
-    elif dist.is_main():
-        write_results(train_state.folder, evals_of(train_state.run), results, train_state.epoch, train_state.index.classes)
-
-
-def _headlines(metrics: dict[str, dict[str, float]]) -> str:
-    """The first metric of each evaluator, which stands for it."""
-    firsts = {name: next(iter(values.items())) for name, values in metrics.items() if values}
-    return ", ".join(f"{name} {metric_of(key).name} {value:.2f} {metric_of(key).unit}".rstrip() for name, (key, value) in firsts.items())
-
-
 def _last_line(train_state: TrainState) -> str:
     """What came out: accuracies where it was evaluated, and the newest loss terms; and how long it took, over all attempts."""
     progress = train_state.progress
     took = f"{counted(train_state.epoch, 'epoch')} in {duration(progress.time_s)}"
     losses = f"loss {_terms(train_state, ', ')}" if train_state.terms else ""
-    return f"{train_state.folder.name}: {'; '.join(filter(None, [took, _headlines(progress.last), losses]))}"
-
-
-def _remember_best(train_state: TrainState, metrics: dict[str, dict[str, float]]) -> None:
-    progress, here = train_state.progress, {"epoch": train_state.epoch}
-    if "test" in metrics and metrics["test"]["top1"] > progress.best_test.get("top1", -1.0):
-        progress.best_test = metrics["test"] | here
-    if "val" in metrics and metrics["val"]["top1"] > progress.best_val.get("top1", -1.0):
-        progress.best_val, progress.selected = metrics["val"] | here, metrics["test"] | here
-        if dist.is_main():
-            tensor_files.save(train_state.folder / BEST, {"model": train_state.model.state_dict(), "data": train_state.data_facts})
+    return f"{train_state.folder.name}: {'; '.join(filter(None, [took, evaluate.headlines(progress.last), losses]))}"
 
 
 # ----------------------------------------------------------------------------------------------------------------- run
@@ -237,7 +202,7 @@ def run_folder(folder: Path) -> int:
             return _train(folder, run)
         dist.leave_others()
         set_numerics(run)
-        return 0 if evaluate_finished(folder, run.loop.device) else STOPPED
+        return 0 if evaluate.evaluate_finished(folder, run.loop.device) else STOPPED
 
 
 def _train(folder: Path, run: Run) -> int:

@@ -10,7 +10,7 @@ import torch
 
 from tests.ranks import run_ranks, start_ranks
 from tests.test_train import CLASSIFY, DROP, SSAT, same, wait_for_step
-from vitssl import train
+from vitssl import evaluators, train
 from vitssl.checkpoints import run_checkpoint, saver, tensor_files
 from vitssl.checkpoints.saver import Saver
 from vitssl.config import ConfigError
@@ -132,7 +132,7 @@ def test_killed_in_an_evaluation_it_goes_on_with_that_evaluation(folder, monkeyp
     loop = {"loop": {"epochs": 2, "eval_every": 1, "log_every": 1}}
     whole, killed = folder("whole", CLASSIFY, loop), folder("killed", CLASSIFY, loop)
     assert train.main([str(whole)]) == 0
-    evaluate, calls = train.evaluators.evaluate, []
+    evaluate, calls = evaluators.evaluate, []
 
     def interrupted(*args, **kwargs):
         calls.append(1)
@@ -141,7 +141,7 @@ def test_killed_in_an_evaluation_it_goes_on_with_that_evaluation(folder, monkeyp
         return evaluate(*args, **kwargs)
 
     monkeypatch.setattr(train, "UNSAVED_S", 0.0)
-    monkeypatch.setattr(train.evaluators, "evaluate", interrupted)
+    monkeypatch.setattr(evaluators, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         train.main([str(killed)])
     owed = tensor_files.read(killed / "last.pt")["progress"]

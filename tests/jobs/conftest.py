@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from jobs import overrides, prepare, shards, sweep
-from jobs.graph import Graph, cells, link
+from jobs.cells import cells
+from jobs.graph import Graph, link
 from tests.jobs.standin import COST
 from vitssl.data import index as data_index
 from vitssl.data.index import COLUMNS, Index

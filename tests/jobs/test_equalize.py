@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from jobs import equalize, graph, overrides, predict, prepare, shards, sweep
+from jobs.cells import Cell, cells
 from jobs.folders import Launch, architecture, digest, source_files
 from tests.jobs.conftest import write_finished
 from tests.report.conftest import record
@@ -38,7 +39,7 @@ BOTH = "{as written: {}, equal: {equalize: macs, equal_to: joint}}"
 
 class Plan(NamedTuple):
     spec: sweep.Spec
-    cells: list[graph.Cell]
+    cells: list[Cell]
     launch: Launch
 
 
@@ -49,17 +50,17 @@ def plan(place: Path):
     def make(*words: str, text: str = TEXT) -> Plan:
         Path("sweep.yaml").write_text(text)
         spec = sweep.read("sweep.yaml", overrides.parse(list(words)))
-        cells = graph.cells(spec)
-        prepare.shards(stage for cell in cells for stage in cell.stages)
+        planned = cells(spec)
+        prepare.shards(stage for cell in planned for stage in cell.stages)
         launch = Launch(place / "runs" / spec.name, "local", Site(), place, commit=(None, True))
-        write_costs(launch, cells)
-        equalize.apply(spec, cells, launch)
-        return Plan(spec, cells, launch)
+        write_costs(launch, planned)
+        equalize.apply(spec, planned, launch)
+        return Plan(spec, planned, launch)
 
     return make
 
 
-def write_costs(launch: Launch, cells: list[graph.Cell]) -> None:
+def write_costs(launch: Launch, cells: list[Cell]) -> None:
     """The cache of counted MACs: two classes, today's source."""
     for run in (stage.run for cell in cells for stage in cell.stages):
         path = launch.sweep.parent / ".cost" / f"{architecture(run)}-2-{digest(source_files())[:12]}.json"
@@ -67,7 +68,7 @@ def write_costs(launch: Launch, cells: list[graph.Cell]) -> None:
         path.write_text(json.dumps({"macs_train_step": MACS[tuple(active(run.objectives))], "macs_inference": 1e9}))
 
 
-def epochs(cells: list[graph.Cell], **axes: object) -> dict[str, list[int]]:
+def epochs(cells: list[Cell], **axes: object) -> dict[str, list[int]]:
     return {cell.arm: [stage.run.loop.epochs for stage in cell.stages] for cell in cells if cell.axes.items() >= axes.items()}
 
 

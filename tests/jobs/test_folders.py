@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import folders, node
+from jobs import command, folders
 from jobs.graph import Job
 from tests.jobs.conftest import write_index
 from vitssl import config
@@ -81,8 +81,8 @@ def test_a_trained_run_is_evaluated_by_todays_source_and_keeps_who_trained_it(be
     assert (job["source"], job["commit"], job["site"]["name"]) == (str(tmp_path / "older"), "old", "local")
     assert (job["evaluation"]["source"], job["evaluation"]["site"]["name"]) == (str(tmp_path / "newer"), "elsewhere")
     assert config.load(begun.folder).evals == {"knn": {"type": "knn"}}
-    started = node.command(begun.folder, job | job["evaluation"], node.NodeInfo(), tmp_path / "stop")
-    assert str(tmp_path / "newer") in node.environment(job | job["evaluation"], tmp_path / "stop")["PYTHONPATH"] and started[-1] == str(
+    started = command.command(begun.folder, job | job["evaluation"], command.NodeInfo(), tmp_path / "stop")
+    assert str(tmp_path / "newer") in command.environment(job | job["evaluation"], tmp_path / "stop")["PYTHONPATH"] and started[-1] == str(
         begun.folder
     )
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from jobs import cluster, sbatch
+from jobs.command import NodeInfo
 from jobs.folders import Launch
 from jobs.graph import Graph
-from jobs.node import NodeInfo
 from jobs.sbatch import arrays_of, dependency_of
 from vitssl.config import Site, merge
 

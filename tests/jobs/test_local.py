@@ -22,7 +22,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
-from jobs import cancel, folders, node, status, submit
+from jobs import cancel, command, folders, status, submit
 from jobs import local as local_executor
 from jobs.graph import Graph
 from tests.conftest import TINY, sweep_facts
@@ -163,7 +163,7 @@ def test_a_request_to_stop_before_a_run_begins_reaches_it(local, tmp_path: Path)
     (folder("scratch") / "last.pt").unlink()
     stop_file = tmp_path / "stop"
     stop_file.touch()
-    assert node.start(folder("scratch").resolve(), node.NodeInfo(), stop_file, "standin").wait(timeout=30) == 75
+    assert command.start(folder("scratch").resolve(), command.NodeInfo(), stop_file, "standin").wait(timeout=30) == 75
     assert stop_file.exists() and not (folder("scratch") / "last.pt").exists()
 
 

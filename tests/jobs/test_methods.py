@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from jobs import overrides, sweep
+from jobs.cells import Cell, cells
 from jobs.checks import kept_sizes
-from jobs.graph import Cell, cells
 from vitssl.config import SIZES, BackboneConfig, ConfigError, active, dotted, nested
 from vitssl.config.backbones import size_of
 from vitssl.config.methods import METHODS, Method

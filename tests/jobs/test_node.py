@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 import submitit
 
-from jobs import node
+from jobs import command, node
 from vitssl.files import read_json, write_json
 
 TORCHRUN = "  exitcode  : -9 (pid: 77)\n  error_file: <N/A>\n  traceback : Signal 9 (SIGKILL) received by PID 77"
@@ -80,12 +80,12 @@ def test_a_task_that_knows_why_its_run_failed_says_so_by_its_exit_code(task, cap
 )
 def test_threads_wait_shortly_where_nobody_said_how(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own, there) -> None:
     """Said by the shell, or by the site's profile."""
-    for name in node.WAITS:
+    for name in command.WAITS:
         monkeypatch.delenv(name, raising=False)
     job = {"source": str(tmp_path), "site": {"env": own}}
-    made = node.environment(job, tmp_path / "stop")
-    assert {name: made[name] for name in node.WAITS & made.keys()} == own | there
+    made = command.environment(job, tmp_path / "stop")
+    assert {name: made[name] for name in command.WAITS & made.keys()} == own | there
     for name, value in own.items():
         monkeypatch.setenv(name, value)
-    made = node.environment(job | {"site": {}}, tmp_path / "stop")
-    assert {name: made[name] for name in node.WAITS & made.keys()} == own | there
+    made = command.environment(job | {"site": {}}, tmp_path / "stop")
+    assert {name: made[name] for name in command.WAITS & made.keys()} == own | there

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobs import notes, overrides, sweep
-from jobs.graph import cells
+from jobs.cells import cells
 from tests.jobs.conftest import EXAMPLE
 from vitssl.config import ConfigError, Site
 

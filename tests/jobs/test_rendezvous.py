@@ -18,7 +18,7 @@ import psutil
 import pytest
 import torch.distributed
 
-from jobs.node import NodeInfo, command
+from jobs.command import NodeInfo, command
 from vitssl.config import Site
 
 WORKER = """

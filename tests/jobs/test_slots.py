@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from jobs import local, overrides, slots, submit, sweep
+from jobs.cells import resources_of
 from jobs.folders import Launch
-from jobs.graph import resources_of
 from tests.jobs.conftest import EXAMPLE, over
 from tests.jobs.test_local import HERE, ONE, ROOT
 from vitssl.config import ConfigError, Site

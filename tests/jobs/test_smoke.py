@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobs import smoke, sweep
-from jobs.graph import Stage, cells
+from jobs.cells import Stage, cells
 from tests.jobs.conftest import EXAMPLE
 from vitssl.config import ConfigError
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from jobs import folders, overrides, prepare, shards, smoke, sweep
-from jobs.graph import Job, cells, link
+from jobs.cells import cells
+from jobs.graph import Job, link
 from tests.conftest import but_for_a_release
 from tests.shipped import SWEEPS
 from vitssl import report, train

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from jobs import smoke, submit, weights
-from jobs.graph import Stage, cells
+from jobs.cells import Stage, cells
 from jobs.sweep import read
 from tests.weights import releases
 from vitssl import cli, config, model

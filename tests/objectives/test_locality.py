@@ -13,7 +13,7 @@ from torch._dynamo.testing import CompileCounter
 
 import vitssl
 from jobs import sweep
-from jobs.graph import cells
+from jobs.cells import cells
 from tests.conftest import TINY
 from tests.objectives.conftest import batch_of
 from tests.ranks import run_ranks

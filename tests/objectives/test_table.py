@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import graph, sweep
+from jobs import sweep
+from jobs.cells import cells
 from tests.objectives.conftest import NAMES
 from tests.shipped import SWEEPS
 from tests.test_pairs import OBJECTIVES
@@ -32,7 +33,7 @@ def _of_sweeps() -> set[str]:
     specs = [sweep.read(path, everything=True) for path in SWEEPS]
     for spec in specs:
         spec.axes = {name: dict([next(iter(values.items()))]) for name, values in spec.axes.items()}
-    return {name for spec in specs for cell in graph.cells(spec) for stage in cell.stages for name in active(stage.run.objectives)}
+    return {name for spec in specs for cell in cells(spec) for stage in cell.stages for name in active(stage.run.objectives)}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,7 +12,7 @@ import pytest
 
 from jobs import overrides
 from jobs import sweep as sweep_file
-from jobs.graph import cells
+from jobs.cells import cells
 from tests.report.conftest import data_facts
 from tests.shipped import SWEEPS
 from vitssl import report

@@ -18,6 +18,7 @@ from vitssl.config.base import (
     unknown,
     unstarted,
 )
+from vitssl.config.checks import check, check_slices, refuse_inactive_fields, refuse_rising_lr
 from vitssl.config.color import Blur, ColorOp, ColorStep, Gray, Jitter, Solarize
 from vitssl.config.data import Data, Subset, View, Views, statistics, view_px
 from vitssl.config.fields import checkpoint_fields
@@ -32,14 +33,10 @@ from vitssl.config.run import (
     Optim,
     Run,
     active_views,
-    check,
-    check_slices,
     classifies,
     needs_labels,
     reads_labels,
     recorded,
-    refuse_inactive_fields,
-    refuse_rising_lr,
     scaled_lr,
     slices,
     total_steps,

@@ -13,9 +13,10 @@ from omegaconf import BooleanNode, FloatNode, IntegerNode, OmegaConf, StringNode
 
 from vitssl.atomic import replacing
 from vitssl.config.base import ConfigError, closest, hints_of, options_of
+from vitssl.config.checks import check
 from vitssl.config.methods import method
 from vitssl.config.reading import read_value, read_yaml
-from vitssl.config.run import Run, check
+from vitssl.config.run import Run
 from vitssl.config.suggestions import VALUES_ALSO_CALLED, not_a_field
 
 UNSET = "???"  # OmegaConf's mark for a value that another layer has to give

@@ -1,20 +1,16 @@
-"""A Run: the one typed, validated description of one training job, and the checks that span its fields."""
+"""A Run: the one typed description of one training job, and what follows from its fields (`checks.py` has what refuses them)."""
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain
-from operator import attrgetter
 from typing import Any, Literal, Optional
 
-from vitssl.config import bounds, evals
-from vitssl.config.backbones import BackboneConfig, capabilities, stride_px
-from vitssl.config.base import ConfigError, Problem, checkpoint, inactive_problems, less_than, runtime_field, teachers
-from vitssl.config.data import Data, View, view_px
-from vitssl.config.objectives import ObjectiveConfig, Objectives, active
+from vitssl.config.backbones import BackboneConfig
+from vitssl.config.base import Problem, checkpoint, less_than, runtime_field, teachers
+from vitssl.config.data import Data, View
+from vitssl.config.objectives import Objectives, active
 from vitssl.words import counted
 
 
@@ -122,16 +118,6 @@ class Run:
     init_except: list[str] = field(default_factory=list)  # name patterns of weights that may be missing, unexpected or of another shape
 
 
-# why a backbone cannot serve an objective, whose path is to be filled in
-LACKS = {
-    "cls": ("has no class token", "set {path}.pool=mean"),
-    "reg": ("has no registers", "set backbone.reg_tokens=1"),
-    "keep": ("cannot drop hidden tokens", "set {path}.hide=mask"),
-    "mask": ("has no mask token", "set {path}.hide=drop"),
-    "masked_tokens": ("has no masked tokens", "set backbone.masked_tokens"),
-}
-
-
 def active_views(run: Run) -> dict[str, View]:
     """The views that the active objectives read, by name, in the order of the fields.
 
@@ -166,39 +152,6 @@ def scaled_lr(optim: Optim, lr: float) -> float:
     return lr * factors[optim.lr_rule]
 
 
-# -------------------------------------------------------------------------------------------------------------- checks
-
-
-def check(run: Run, where: str = "", to_train: bool = True) -> None:
-    """Refuse impossible values and combinations.
-
-    Args:
-        run: what is checked.
-        where: for the error's first words.
-        to_train: it has something to train; an imported backbone has no objective.
-
-    Raises:
-        ConfigError: the first problem found, naming ``where`` and the field.
-    """
-    seeds = less_than(0, run, "", "seed") if run.seed < 2**63 else iter([Problem("seed", f"{run.seed} is more than 2**63 - 1")])
-    views = [(f"data.views.{name}", view_px(run.data, name)) for name in active_views(run)]
-    # lazily: a later check may rely on an earlier one
-    parts = (
-        run.data.size_problems(),
-        bounds.problems(run),
-        _demands(run, to_train),
-        run.backbone.problems("backbone", [*views, ("data.image_size", run.data.image_size)]),
-        _objective_problems(run),
-        _local_problems(run),
-        run.data.problems(),
-        run.optim.problems(),
-        run.loop.problems(),
-        evals.problems(run),
-    )
-    for problem in chain(seeds, _pattern_problems(run), *parts):
-        raise ConfigError(problem.reason, problem.field, where)
-
-
 def total_steps(run: Run, images: int) -> int:
     """Optimiser steps of a run: enough to train on every one of its images ``epochs`` times."""
     steps = math.ceil(round(run.loop.epochs * images / run.optim.batch_size, 6))
@@ -217,38 +170,6 @@ def recorded(run: Run, processes: int) -> bool:
     return run.loop.cuda_graph and processes == 1 and slices(run, processes) == 1
 
 
-def check_slices(run: Run, processes: int) -> None:
-    """Refuse slices that would be far smaller than ``loop.micro_batch_size``, or too small to mix images.
-
-    Raises:
-        ConfigError: with the batch that fits.
-    """
-    own, count = max(1, run.optim.batch_size // processes), slices(run, processes)
-    largest = run.loop.micro_batch_size or own
-    size, field_name = own // count, "optim.batch_size" if largest >= own else "loop.micro_batch_size"
-    if count > 1 and 2 * size <= largest:
-        whole = max(1, round(own / largest)) * largest * processes
-        reason = (
-            f"a process's {own} images per step can only be split into {count} equal slices of {size}; optim.batch_size={whole} would fit"
-        )
-        raise ConfigError(f"{largest}: {reason}", field_name)
-    if size == 1 and any(view.mixup_alpha or view.cutmix_alpha for view in active_views(run).values()):
-        raise ConfigError("mixup and cutmix need another image in each forward pass; raise it, or set their alphas to 0", field_name)
-
-
-def refuse_rising_lr(run: Run) -> None:
-    """Refuse a final learning rate above the peak, in a Run that is being planned; an existing one is read as it is.
-
-    Raises:
-        ConfigError: with the field to set.
-    """
-    optim = run.optim
-    peak, low = scaled_lr(optim, optim.lr), scaled_lr(optim, optim.min_lr) if optim.scale_all_lrs else optim.min_lr
-    if low > peak:
-        reason = f"{low:g} is above the learning rate, which lr_rule: {optim.lr_rule} makes {peak:.3g}, so the rate would rise at the end"
-        raise ConfigError(f"{reason}; type optim.min_lr=0", "optim.min_lr")
-
-
 def inactive_fields(run: Run) -> dict[str, str]:
     """{dotted field that has no effect in this Run: what it belongs to}."""
     start = {} if run.init_from else dict.fromkeys(("init_weights", "init_objectives", "init_except"), "init_from")
@@ -258,86 +179,3 @@ def inactive_fields(run: Run) -> dict[str, str]:
     parts |= {f"objectives.{name}.": objective.inactive_fields() for name, objective in active(run.objectives).items()}
     parts |= {f"{path}.": backbone.inactive_fields() for path, backbone in {"backbone": run.backbone, **teachers(run)}.items()}
     return {f"{prefix}{name}": owner for prefix, owners in parts.items() for name, owner in owners.items()}
-
-
-def refuse_inactive_fields(run: Run, cli_fields: Collection[str] = ()) -> None:
-    """Refuse what is set and has no effect, in a Run that is being planned; an existing one is read as it is.
-
-    A sweep may set a field of ``data`` for all of its arms although one of them does not read it, as it crops or mixes differently; for
-    a field in ``cli_fields``, which the command line sets, that is refused too.
-
-    Raises:
-        ConfigError: the first such field, and what it belongs to.
-    """
-    for path, owner in inactive_fields(run).items():
-        shared = path.startswith("data.") or path == "optim.warmup_lr"
-        *parents, name = path.split(".")
-        part = attrgetter(".".join(parents))(run) if parents else run
-        if not shared or path in cli_fields:
-            for problem in inactive_problems(part, ".".join(parents), {name: owner}):
-                raise ConfigError(problem.reason, problem.field)
-
-
-def _pattern_problems(run: Run) -> Iterator[Problem]:
-    for name, patterns in (("init_except", run.init_except), ("optim.no_decay", run.optim.no_decay), ("optim.decay", run.optim.decay)):
-        for pattern in patterns:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                yield Problem(name, f"{pattern!r} is not a regular expression ({error})")
-
-
-def _demands(run: Run, to_train: bool) -> Iterator[Problem]:
-    """What the objectives require of the backbone and of the data."""
-    objectives, there = active(run.objectives), sorted(run.data.views.enabled())
-    if to_train and not objectives:
-        yield Problem("objectives", "no objective is on; set at least one, for example objectives.classify: {}")
-    if to_train and objectives and not any(objective.weight for objective in objectives.values()):
-        name = next(iter(objectives))
-        yield Problem(f"objectives.{name}.weight", "the weights of all objectives are 0: nothing would be trained")
-    for name, objective in objectives.items():
-        for lacking in sorted(objective.requires() - capabilities(run.backbone)):
-            yield Problem(f"objectives.{name}", lacks(run.backbone, lacking, f"objectives.{name}", objective))
-        for view in objective.views():
-            if view not in there:
-                add = f"; add 'data.views.{view}={{}}'" if view in vars(run.data.views) else ""
-                yield Problem(f"objectives.{name}", f"there is no data.views.{view}; the Run has {', '.join(there)}{add}")
-        there = [*there, *objective.makes]
-
-
-def _local_problems(run: Run) -> Iterator[Problem]:
-    """Local views show a part of the image in fewer pixels; the papers' 96 of 224 are no size for small images."""
-    size, whole = getattr(active_views(run).get("local"), "size", None), run.data.image_size
-    if size is not None and size > whole:
-        stride = stride_px(run.backbone)
-        own = max(1, round(3 / 7 * whole / stride)) * stride  # 96 of 224
-        reason = f"{size} is larger than data.image_size, {whole}, and local views are smaller"
-        yield Problem("data.views.local.size", f"{reason}; add data.views.local.size={own}")
-
-
-def _objective_problems(run: Run) -> Iterator[Problem]:
-    objectives = active(run.objectives)
-    for name, objective in objectives.items():
-        yield from objective.problems(f"objectives.{name}", run)
-    if objectives and not any(objective.reads_output() for objective in objectives.values()):
-        reason = "nothing reads the backbone's output, and its last layers would stay untrained; add an objective that does"
-        yield Problem("objectives", f"{reason}, such as objectives.classify (drloc does with features: normed)")
-    if run.backbone.frozen and set(objectives) != {"classify"}:
-        yield Problem("backbone.frozen", "only a classify Run (a probe) can train on a frozen backbone")
-    for name in run.init_objectives:
-        if name not in objectives:
-            yield Problem("init_objectives", f"{name} is not an active objective; the Run has {', '.join(objectives)}")
-
-
-def lacks(backbone: BackboneConfig, need: str, path: str, objective: ObjectiveConfig) -> str:
-    """Why a backbone without a capability cannot serve the objective at ``path``, and what can be done."""
-    if backbone.tokenizer == "shifted" and need in ("keep", "mask"):
-        return "backbone.tokenizer=shifted lets every token see part of its neighbours, even hidden ones; set patches"
-    if need in ("keep", "mask") and not {"keep", "mask"} & capabilities(backbone):
-        return (
-            f"backbone.name={backbone.name} cannot hide tokens, neither by dropping nor by masking; simclr and dino need no hidden tokens"
-        )
-    (what, advice), never = LACKS[need], backbone.inactive_fields()
-    if {"reg": "reg_tokens", "masked_tokens": "masked_tokens"}.get(need) in never or (need == "cls" and not hasattr(objective, "pool")):
-        advice = "take a ViT, such as vit_tiny"
-    return f"backbone.name={backbone.name} {what}; {advice.format(path=path)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from vitssl.config.evals import Metric, measured_by, metric_parts
 from vitssl.report.collect import Arm, Cell, Sweep
+from vitssl.report.folds import folds_of, of_folds, overlap_of
 from vitssl.report.hyperparameters import fields_between, fields_between_arms, is_setting, sets_hyperparameters
 from vitssl.report.images import of_images
 from vitssl.report.rows import Row, changes_nothing, without
@@ -265,7 +265,7 @@ class Grid:
         scores = [self.scores(row, at, *measured) for row, at in zip((one, other), columns, strict=True)]
         cells = [cell for row, at in zip((one, other), columns, strict=True) for cell in row.finished(at)]
         gap, common = difference(*scores, overlap_of(cells)), scores[0].keys() & scores[1].keys()
-        if gap is None or (gap.overlap and _of_folds(measured[0], cells)):  # which images are tested on the interval over folds covers
+        if gap is None or (gap.overlap and of_folds(measured[0], cells)):  # which images are tested on the interval over folds covers
             return gap
         files = [self._predictions(row, at, common, measured) for row, at in zip((one, other), columns, strict=True)]
         found = None if files[0] == files[1] else of_images(*files, measured[1])  # equal runs stand in several rows
@@ -276,23 +276,6 @@ class Grid:
         evaluator, metric = measured
         done = [cell for cell in row.columns[column] if cell.result(evaluator, metric) is not None]
         return [cell.last.path / f"predictions-{evaluator}.npz" for cell in done if not seeds or cell.axes.get(SEED) in seeds]
-
-
-def folds_of(cells: Iterable[Cell]) -> int | None:
-    """The least number of folds of runs that are all tested on one; None where one of them is not."""
-    found = {cell.last.run["data"]["folds"] for cell in cells}
-    return None if None in found else min(found, default=None)
-
-
-def overlap_of(cells: Iterable[Cell]) -> float:
-    """Test images / training images of their folds; 0 where a seed is not tested on one."""
-    return 0.0 if (folds := folds_of(cells)) is None else 1 / (folds - 1)
-
-
-def _of_folds(evaluator: str, cells: Iterable[Cell]) -> bool:
-    """Does an evaluator look at the run's own test images, and not at those of other shards or another split?"""
-    fields = [(cell.last.run.get("evals") or {}).get(evaluator) or {} for cell in cells]
-    return all(of_run.get("shards") is None and of_run.get("split", "test") == "test" for of_run in fields)
 
 
 def lay_out(sweep: Sweep) -> Grid:

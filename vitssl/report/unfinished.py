@@ -10,7 +10,8 @@ import numpy as np
 
 from vitssl.report import kept
 from vitssl.report.collect import Cell
-from vitssl.report.grid import Grid, overlap_of
+from vitssl.report.folds import overlap_of
+from vitssl.report.grid import Grid
 from vitssl.report.rows import Row
 from vitssl.report.schedule import CLASSIFY
 from vitssl.report.stats import difference
