@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitssl import dist, evaluators
+from vitssl import config, dist, evaluators
 from vitssl.atomic import replacing
 from vitssl.checkpoints import tensor_files
 from vitssl.config import ConfigError
@@ -91,8 +91,8 @@ def evaluate_folder(folder: Path, cfg: EvalConfig, checkpoint: str = LAST) -> di
     Raises:
         ConfigError: an evaluator that this run cannot have, other classes, or no such split.
     """
+    for problem in cfg.problems("evaluate", config.load(folder)):
+        raise ConfigError(problem.reason, problem.field, str(folder))
     trained = load(folder, checkpoint)
-    for problem in cfg.problems("evaluate", trained.run):
-        raise ConfigError(problem.reason, problem.field, str(trained.folder))
     metrics = trained.evaluate({cfg.type: cfg})[cfg.type].metrics
     return {key: value for key, value in metrics.items() if key != "top5" or len(trained.classes) > FIRST}

@@ -16,7 +16,7 @@ from vitssl.data.index import load_index
 from vitssl.data.loader import EvalLoader
 from vitssl.data.names import of_images
 from vitssl.evaluators.base import EVALUATED_AT_ONCE
-from vitssl.files import check_new
+from vitssl.paths import check_npz
 from vitssl.trained import Trained
 
 
@@ -42,11 +42,7 @@ def write(
     Raises:
         ConfigError: no such shards, split or block, or ``out`` exists.
     """
-    if out.is_dir():
-        raise ConfigError(f"{out} is a folder; name a file, such as {out / 'features.npz'}")
-    if out.suffix == ".npy":
-        raise ConfigError(f"{out}: a .npy file has one array; name an .npz file, such as {out.with_suffix('.npz')}")
-    check_new(out)
+    check_npz(out)
     index, places = load_index(shards), trained.places(blocks)
     names = of_images(index)
     positions = index.where(split)

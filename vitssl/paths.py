@@ -114,3 +114,28 @@ def check_out(out: Path) -> None:
     if out.is_dir():
         raise ConfigError(f"{out} is a folder; name a file, such as {out / 'predictions.csv'}")
     check_new(out)
+
+
+def check_npz(out: Path) -> None:
+    """Refuse a file of arrays that could not be written, or would be called something else.
+
+    Raises:
+        ConfigError: naming it.
+    """
+    if out.is_dir():
+        raise ConfigError(f"{out} is a folder; name a file, such as {out / 'features.npz'}")
+    if out.suffix != ".npz":
+        raise ConfigError(f"{out}: several arrays are an .npz file; name {out.with_suffix('.npz')}")
+    check_new(out)
+
+
+def check_weights_file(path: Path) -> None:
+    """Refuse what is no file.
+
+    Raises:
+        ConfigError: naming it.
+    """
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; name the file of weights in it")
+    if not path.is_file():
+        raise ConfigError(f"{path} does not exist; name a file of weights that does")

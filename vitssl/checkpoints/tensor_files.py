@@ -19,6 +19,7 @@ from torch import Tensor
 
 from vitssl.atomic import replacing
 from vitssl.config import ConfigError
+from vitssl.paths import check_weights_file
 
 CHUNK_BYTES = 1 << 24
 REAL = {
@@ -44,10 +45,7 @@ def read(path: Path, mapped: bool = False) -> dict[str, Any]:
     Raises:
         ConfigError: no such file, or one that is damaged, cut short, or holds more than tensors and plain values.
     """
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder; name the file of weights in it")
-    if not path.is_file():
-        raise ConfigError(f"{path} does not exist; name a file of weights that does")
+    check_weights_file(path)
     try:
         if not mapped:
             _check_intact(path)

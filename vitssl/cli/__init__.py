@@ -166,11 +166,12 @@ def _shards_info(arguments: argparse.Namespace) -> None:
 def _evaluate(arguments: argparse.Namespace) -> None:
     folders = [run(path) for path in arguments.folders]
     from vitssl.config.evals import parse
-    from vitssl.evaluate import evaluate_folder
 
     fields = {name: getattr(arguments, name) for name in ("type", "shards", "split", "weights")}
     try:
         cfg = parse(arguments.type, fields, arguments.fields)
+        from vitssl.evaluate import evaluate_folder
+
         for folder in folders:
             which = {"run": folder.resolve().name} if len(folders) > 1 else {}
             print(json.dumps(which | evaluate_folder(folder, cfg, arguments.checkpoint)), flush=True)

@@ -96,6 +96,9 @@ def _start(one: Run, num_classes: int) -> None:
 
 
 def _import(arguments: argparse.Namespace) -> None:
+    from vitssl.paths import check_weights_file
+
+    check_weights_file(arguments.file)
     from vitssl.weights.importing import describe, import_file
 
     shards = [f"data.shards={arguments.shards}"] if arguments.shards else []
@@ -115,7 +118,12 @@ def _export(arguments: argparse.Namespace) -> None:
 
 
 def _features(arguments: argparse.Namespace) -> None:
+    from vitssl.data.index import load_index
+    from vitssl.paths import check_npz
+
     folder = run(arguments.folder)
+    check_npz(arguments.out)
+    load_index(arguments.shards)
     from vitssl import features
     from vitssl.trained import load
 
