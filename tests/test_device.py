@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 from jobs import smoke, sweep
 from jobs.cells import cells
 from tests.conftest import but_for_a_release
-from tests.shipped import SWEEPS
+from tests.shipped import SWEEPS, skip_long
 from tests.test_pairs import ALLOWED, COVERING, batch, make  # noqa: F401
 from tests.views.test_pipeline import EVERYTHING, MEAN, STD, raw_batch
 from vitssl import config, dist, model, optim, passes
@@ -113,6 +113,7 @@ def runs_of(path, place):
 @pytest.mark.release
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
 def test_no_arm_of_a_sweep_copies_from_the_host(path, tmp_path):
+    skip_long(path.stem)
     for run in runs_of(path, tmp_path):
         network = started(run)
         with FakeTensorMode() as mode:

@@ -6,7 +6,6 @@ Many arms of different sweeps are the same tiny Run: it is trained once, and the
 from __future__ import annotations
 
 import csv
-import os
 import shutil
 from collections import Counter
 from contextlib import suppress
@@ -18,7 +17,7 @@ from jobs import folders, overrides, prepare, shards, smoke, sweep
 from jobs.cells import cells
 from jobs.graph import Job, link
 from tests.conftest import but_for_a_release
-from tests.shipped import SWEEPS
+from tests.shipped import SWEEPS, skip_long
 from vitssl import report, train
 from vitssl.config import Run, Site, identity
 from vitssl.report import style
@@ -35,12 +34,6 @@ OTHERS = [
     ("ssat_medical", "axes.backbone=vit_small"),
 ]
 ALL = [*((path.stem, "") for path in SWEEPS), *OTHERS]
-# ablations of fields, and methods, that other tests have
-LONG = {
-    "drloc_ablation", "drloc_variants", "drloc_finetune", "drloc_in100_epochs", "drloc_scratch", "gmml_ablation", "lut_ablation",
-    "lut_ablation axes.protocol=probe", "lut_transfer", "lut_weight", "mt_granularity", "mt_stl10", "mt_transfer", "cifar10_masked_tokens",
-    "cifar10_scarce_pretraining", "ssat_backbones", "ssat_decoder", "ssat_domainnet",
-}  # fmt: skip
 FEW = [("quickstart", "")]  # of a chain and of joint training
 
 
@@ -68,8 +61,7 @@ def train_once(job: Job, launch: folders.Launch, trained: Path) -> None:
 def test_every_arm_trains_evaluates_and_is_reported(
     name: str, words: str, tmp_path: Path, digits: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if f"{name} {words}".strip() in LONG and "VITSSL_LONG" not in os.environ:
-        pytest.skip("VITSSL_LONG=1 runs it; that it can be planned is tested in any case")
+    skip_long(f"{name} {words}".strip())
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".smoke").mkdir()
     (tmp_path / ".smoke" / "digits").symlink_to(digits)  # built and decoded once for all sweeps
