@@ -17,6 +17,8 @@ from tests.conftest import sweep_facts
 from vitssl import config
 from vitssl.config import Run, Site
 from vitssl.report import style
+from vitssl.report.collect import collect
+from vitssl.report.grid import Grid, lay_out
 
 SITE = dataclasses.asdict(Site(name="cluster", gpu="RTX A5000", price_per_gpu_hour=0.5, currency="EUR", country="DEU"))
 STAGES = {
@@ -208,16 +210,23 @@ TABLE_3 = [  # name, row, CIFAR-10, CIFAR-100, GMACs, GPU-hours, kg
 ]
 
 
+def make_table_3(folder: Path, **kwargs: Any) -> Path:
+    """The SSAT paper's Table 3 with three seeds: measured = published - 1 + a tenth of the seed."""
+    published = {name: {"cifar10": c10, "cifar100": c100} for name, _, c10, c100, *_ in TABLE_3}
+    costs = {name: {"gmacs": g, "gpu_hours": h, "kg_co2e": kg} for name, _, _, _, g, h, kg in TABLE_3}
+    arms = [{"name": n, "row": r, "published": published[n], "published_cost": costs[n]} for n, r, *_ in TABLE_3]
+    top1 = {n: lambda at, n=n: published[n][at["data"]] - 1 + 0.1 * at["seed"] for n in published}
+    axes = {"data": ["cifar10", "cifar100"], "seed": [0, 1, 2]}
+    return make_sweep(folder, top1, axes, **{"arms": arms, "paper": PAPER, **kwargs})
+
+
 @pytest.fixture
 def table_3(tmp_path: Path):
-    """The SSAT paper's Table 3 with three seeds: measured = published - 1 + a tenth of the seed."""
+    """`table_3(**kwargs)`: its folder, with other facts of the sweep."""
+    return lambda **kwargs: make_table_3(tmp_path / "ssat_vs_sslft", **kwargs)
 
-    def made(**kwargs: Any) -> Path:
-        published = {name: {"cifar10": c10, "cifar100": c100} for name, _, c10, c100, *_ in TABLE_3}
-        costs = {name: {"gmacs": g, "gpu_hours": h, "kg_co2e": kg} for name, _, _, _, g, h, kg in TABLE_3}
-        arms = [{"name": n, "row": r, "published": published[n], "published_cost": costs[n]} for n, r, *_ in TABLE_3]
-        top1 = {n: lambda at, n=n: published[n][at["data"]] - 1 + 0.1 * at["seed"] for n in published}
-        axes = {"data": ["cifar10", "cifar100"], "seed": [0, 1, 2]}
-        return make_sweep(tmp_path / "ssat_vs_sslft", top1, axes, **{"arms": arms, "paper": PAPER, **kwargs})
 
-    return made
+@pytest.fixture(scope="session")
+def grid_3(tmp_path_factory: pytest.TempPathFactory) -> Grid:
+    """It laid out, once for all tests that only look at it."""
+    return lay_out(collect(make_table_3(tmp_path_factory.mktemp("table_3") / "ssat_vs_sslft")))

@@ -60,15 +60,14 @@ def rewrite(run: Path, change: dict) -> None:
 # ------------------------------------------------------------------------------------------------------------ headlines
 
 
-def test_a_report_begins_with_the_best_arm_and_no_more_than_five_subjects(sweep, table_3):
+def test_a_report_begins_with_the_best_arm_and_no_more_than_five_subjects(sweep, grid_3):
     grid = lay_out(collect(three(sweep)))
     first = headlines(grid)
     assert list(first) == ["Comparison", "What would decide", "Cost", "Images seen", "In all"] and further(grid) == {}
     assert first["Comparison"][0].startswith("2 seeds are too few to tell ")
     assert first["Comparison"][0].endswith("; the best mean is that of SSAT: 82.50 ± 0.71 %, +2.50 against Scratch.")
     assert first["In all"][0].startswith("The whole sweep, each run counted once, took")
-    grid = lay_out(collect(table_3()))
-    assert len(headlines(grid)) == 5 and list(further(grid)) == ["Images seen", "In all"]
+    assert len(headlines(grid_3)) == 5 and list(further(grid_3)) == ["Images seen", "In all"]
 
 
 def test_of_many_columns_leads_are_counted(sweep):
@@ -186,8 +185,8 @@ def test_equality_is_of_images_and_not_of_epochs(sweep):
     assert "640 (epochs: 0.32) for SSAT" in images_seen(lay_out(collect(folder)))
 
 
-def test_columns_that_say_the_same_say_it_once(table_3, sweep):
-    assert images_seen(lay_out(collect(table_3()))).count("Equal epochs") == 1
+def test_columns_that_say_the_same_say_it_once(grid_3, sweep):
+    assert images_seen(grid_3).count("Equal epochs") == 1
     folder = sweep(THREE, {"data": ["a", "b"], "seed": [0, 1]}, arms=ROWS)
     for run in folder.glob("*-b-*"):
         (run / "job.json").write_text((run / "job.json").read_text().replace('"train_images": 2000', '"train_images": 500'))

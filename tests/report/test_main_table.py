@@ -49,16 +49,16 @@ def test_axes_go_by_the_last_part_of_their_field_where_that_is_enough(sweep):
     assert laid_out.label(laid_out.rows[0]) == "lr 0.1, pretrain.loop.epochs 1"
 
 
-def test_one_column_of_the_sweep_shows_costs_and_several_what_differs(sweep, table_3):
+def test_one_column_of_the_sweep_shows_costs_and_several_what_differs(sweep, grid_3):
     alone = main_table.table(lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0}, {"seed": [0, 1]}, columns=None))))
     assert alone.header == ["arm", "top-1 %", "against scratch", "TMACs of training", "GPU-hours", "Wh", "g CO2e"]
     # 1,000 steps of 64 images x 3 x 1.258 GMACs, and 3 x 0.426 more
     assert texts(alone)["scratch"][2:] == ["242", "1.00", "250", "100"] and texts(alone)["ssat"][2] == "323"
-    assert main_table.table(lay_out(collect(table_3()))).header[-1] == "epochs"
+    assert main_table.table(grid_3).header[-1] == "epochs"
 
 
-def test_what_is_equal_in_all_columns_stands_once(table_3):
-    table = main_table.table(lay_out(collect(table_3())), ["accuracy", "gmacs", "kwh"])
+def test_what_is_equal_in_all_columns_stands_once(grid_3):
+    table = main_table.table(grid_3, ["accuracy", "gmacs", "kwh"])
     assert table.header == ["arm", "top-1 %", "top-1 %", "GMACs, training forward", "Wh"]
     assert table.groups == [("", 1), ("cifar10", 1), ("cifar100", 1), ("", 2)]
     assert texts(table)["(1) SSL+FT"][2:] == ["0.426 + 1.26", "250"]
@@ -92,9 +92,8 @@ def test_columns_are_chosen_on_the_command_line(sweep, capsys, without_plots):
 
 
 @pytest.mark.parametrize("name", main_table.COLUMNS)
-def test_every_column_has_figures(table_3, name):
-    folder = table_3()
-    table = main_table.table(lay_out(collect(folder)), [name])
+def test_every_column_has_figures(grid_3, name):
+    table = main_table.table(grid_3, [name])
     assert any(text != DASH for row in texts(table).values() for text in row), table.header
 
 
@@ -158,13 +157,12 @@ def test_pages_have_three_digits_and_the_spreadsheet_base_units(sweep, emissions
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 130])
-def test_no_line_is_wider_than_the_terminal(table_3, width):
-    grid = lay_out(collect(table_3()))
-    shown = [main_table.table(grid), tables.differences(grid), tables.cost(grid)]
+def test_no_line_is_wider_than_the_terminal(grid_3, width):
+    shown = [main_table.table(grid_3), tables.differences(grid_3), tables.cost(grid_3)]
     text = render.terminal(shown, ["A sentence of many words that is longer than a narrow terminal is wide, so that it breaks."], width)
     lines = text.splitlines()
     assert all(len(line) <= width for line in lines)
-    whole = main_table.table(grid)
+    whole = main_table.table(grid_3)
     lacking = len(whole.header) - len(render.narrowed(whole, width).header)
     assert (f"Comparison of arms ({lacking} more columns in report.html)" if lacking > 1 else "Comparison of arms") in " ".join(
         text.split()
@@ -211,17 +209,16 @@ def test_seeds_that_differ_stay_in_their_cells(sweep):
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex here (Debian: texlive-latex-base and texlive-latex-recommended)")
 @pytest.mark.parametrize("columns", [None, ["accuracy", "gmacs", "kwh"], list(main_table.COLUMNS)])
 @pytest.mark.parametrize("kind", ["paper", "alone", "domains"])
-def test_tables_fit_the_columns_of_a_paper(sweep, table_3, tmp_path, kind, columns):
+def test_tables_fit_the_columns_of_a_paper(sweep, grid_3, tmp_path, kind, columns):
     """LaTeX's own two-column article, the narrowest of the usual ones: no overfull box, and nothing shrunk as a picture."""
     rows = ["Scratch, 45 epochs & a row of 100 %", "SSL+FT_x < λ ≥ Ω → é", "中 | ½ š"]
     long = [{"name": name, "row": row} for name, row in zip(("scratch", "sslft", "ssat"), rows, strict=True)]
     top1 = {"scratch": 80.0, "sslft": lambda at: 81.0 + at["seed"], "ssat": 90.0}
     makers = {
-        "paper": lambda: table_3(),
         "alone": lambda: sweep(top1, {"optim.lr": [1e-4, 1e-3], "seed": [0, 1]}, columns=None, arms=long),
         "domains": lambda: sweep(top1, {"data": ["clipart", "infograph", "painting", "quickdraw", "real", "sketch"], "seed": [0, 1]}),
     }
-    grid = lay_out(collect(makers[kind]()))
+    grid = grid_3 if kind == "paper" else lay_out(collect(makers[kind]()))
     for name, text in {"paper": ARTICLE, "table": latex.paper(grid, columns), "energy": tex(statement(grid.sweep))}.items():
         (tmp_path / f"{name}.tex").write_text(text)
     done = subprocess.run(["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"], cwd=tmp_path, capture_output=True)

@@ -34,9 +34,9 @@ def models(table: Table) -> dict[tuple[str, str], list[str]]:
     return {(row[0].text, row[1].text): [entry.text for entry in row[2:]] for row in table.rows}
 
 
-def test_table_3_beside_the_papers_numbers(table_3):
+def test_table_3_beside_the_papers_numbers(grid_3):
     """Seeds lie at -1.0, -0.9 and -0.8 of the paper's number: mean -0.9, standard deviation 0.1."""
-    table = main_table.table(lay_out(collect(table_3())))
+    table = main_table.table(grid_3)
     assert table.groups == [("", 1), ("cifar10", 3), ("cifar100", 3), ("", 1)]
     measured = ["78.57 ± 0.10 (3)", "79.47", f"{MINUS}0.90", "54.21 ± 0.10 (3)", "55.11", f"{MINUS}0.90"]
     assert texts(table)["Scratch"] == [*measured, "100"]
@@ -46,10 +46,9 @@ def test_table_3_beside_the_papers_numbers(table_3):
     assert kinds == {PUBLISHED}
 
 
-def test_cost_of_a_chain_is_the_sum_of_its_stages(table_3):
+def test_cost_of_a_chain_is_the_sum_of_its_stages(grid_3):
     """A stage of 50 epochs took half an hour: 125 Wh, 50 g at 0.4 kg/kWh; the estimate is 0.5 x 230 x 0.432 = 49.7."""
-    grid = lay_out(collect(table_3()))
-    table, sizes = models(tables.cost(grid)), models(main_table.size(grid))
+    table, sizes = models(tables.cost(grid_3)), models(main_table.size(grid_3))
     assert table["(1) SSL+FT", "cifar100"][2:7] == ["1.00 ± 0.00", "250 ± 0", "100 ± 0", "99.4 ± 0.0", "0.500 ± 0.000"]
     assert sizes["(1) SSL+FT", "cifar100"] == ["5.85 + 5.53", "5.53", "14.2", "0.426 + 1.26", "1.26", "4,000"]
     assert sizes["Ours", "cifar10"][:5] == ["5.85", "5.53", "14.2", "1.68", "1.26"]
@@ -90,9 +89,9 @@ def test_one_column_is_not_named_in_every_row(sweep, columns, axes):
     assert details.costs(laid_out).header[:2] == ["arm", "stage"]
 
 
-def test_differences_are_paired_over_seeds(table_3):
+def test_differences_are_paired_over_seeds(grid_3):
     """ssat - scratch is 91.65 - 79.47 = 12.18 at every seed, which is no interval of no width."""
-    table = tables.differences(lay_out(collect(table_3())))
+    table = tables.differences(grid_3)
     assert table.title == "Difference from Scratch" and "Scratch" not in texts(table)
     assert texts(table)["Ours"] == ["+12.18 in each seed", "+14.53 in each seed", "Student's t, paired over 3 seeds"]
 
@@ -142,8 +141,8 @@ def test_an_arm_may_have_a_baseline_of_its_own(sweep):
     assert any("89.00 ± 0.00 %, +1.00 in each seed against cvt" in sentence for sentence in sentences(findings(laid_out)))
 
 
-def test_details_show_every_stage_and_the_papers_count(table_3):
-    table = details.costs(lay_out(collect(table_3())))
+def test_details_show_every_stage_and_the_papers_count(grid_3):
+    table = details.costs(grid_3)
     rows = [[e.text for e in row] for row in table.rows if row[0].text == "(1) SSL+FT" and row[1].text == "cifar10"]
     assert [row[2] for row in rows] == ["pretrain", "finetune", "all"]
     assert [row[3] for row in rows] == ["426 MMACs (mae)", "1.26 GMACs (classify)", DASH]
@@ -152,8 +151,8 @@ def test_details_show_every_stage_and_the_papers_count(table_3):
     assert ssat[3].text == "1.26 GMACs (classify) + 426 MMACs (mae)"
 
 
-def test_published_costs_without_a_column_stand_apart(table_3):
-    table = details.published_costs(lay_out(collect(table_3())))
+def test_published_costs_without_a_column_stand_apart(grid_3):
+    table = details.published_costs(grid_3)
     assert texts(table)["Ours"] == ["1.67", "78", "7.55"]
     assert all(entry.kind == PUBLISHED for row in table.rows for entry in row[1:])
 
@@ -282,8 +281,8 @@ def test_the_sweeps_metric_may_be_of_averaged_weights(sweep):
     assert accuracies(lay_out(collect(folder)))["ssat"] == ["81.50 (1)"]
 
 
-def test_csv_is_unrounded_and_tidy(table_3):
-    lines = list(csv.DictReader(StringIO(spreadsheet.numbers(lay_out(collect(table_3()))))))
+def test_csv_is_unrounded_and_tidy(grid_3):
+    lines = list(csv.DictReader(StringIO(spreadsheet.numbers(grid_3))))
     assert len(lines) == 12
     chain = next(line for line in lines if line["arm"] == "sslft_50_50" and line["data"] == "cifar100")
     assert float(chain["top1_mean"]) == pytest.approx(59.53) and float(chain["top1_std"]) == pytest.approx(0.1)
@@ -293,8 +292,8 @@ def test_csv_is_unrounded_and_tidy(table_3):
     assert float(chain["kg_co2e_tracked"]) == pytest.approx(0.1)
 
 
-def test_latex_escapes_and_sets_the_papers_numbers_apart(table_3):
-    text = latex.paper(lay_out(collect(table_3())), ["accuracy", "paper", "difference"])
+def test_latex_escapes_and_sets_the_papers_numbers_apart(grid_3):
+    text = latex.paper(grid_3, ["accuracy", "paper", "difference"])
     assert r"(2) SSL+FT & 85.58 $\pm$ 0.10 & \textit{86.48} & $-$0.90" in text
     assert r"\textbf{90.75 $\pm$ 0.10}" in text
     assert r"\multicolumn{1}{c}{} & \multicolumn{3}{c}{cifar10} & \multicolumn{3}{c}{cifar100} \\" in text
@@ -302,8 +301,8 @@ def test_latex_escapes_and_sets_the_papers_numbers_apart(table_3):
     assert text.count("\\\\\n") == 2 + 6  # both lines of the header, six arms
 
 
-def test_settings_tell_the_stages_apart(table_3):
-    table, shared = settings(lay_out(collect(table_3())))
+def test_settings_tell_the_stages_apart(grid_3):
+    table, shared = settings(grid_3)
     rows = texts(table)
     assert table.header[1:4] == ["Scratch", "(1) SSL+FT: pretrain", "(1) SSL+FT: finetune"]
     assert rows["effective batch"][0] == "64 (1 process)"
@@ -376,8 +375,8 @@ def test_provenance_names_what_was_used(table_3):
     assert entries["share of the node"] == "50% of its CPU and RAM energy"
 
 
-def test_sentences_follow_from_the_numbers(table_3):
-    lines = sentences(findings(lay_out(collect(table_3()))))
+def test_sentences_follow_from_the_numbers(grid_3):
+    lines = sentences(findings(grid_3))
     assert lines[0] == "cifar10: The best arm by top-1 is Ours: 90.75 ± 0.10 % (3 seeds), +12.18 in each seed against Scratch."
     assert lines[2] == ("cifar10: For now take Ours, the best. Worse: (4) SSL+FT, (2) SSL+FT, (1) SSL+FT, (3) SSL+FT, ... (5).")
     exact = "cifar100: Training takes from 0.67x ((1) SSL+FT) to 1.34x (Ours) the multiply-adds of Scratch"
