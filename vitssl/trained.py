@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -62,12 +63,16 @@ class Trained:
         if saved.get("ema") is not None:
             saved["ema"] = fitted(self.model, saved["ema"], folder / checkpoint)
         self._averaged = saved.get("ema")
+        if weights != "model":
+            self._take(saved, weights)
+        self.model.to(self.device).eval()
+        self.view = EvalView(self.run.data.image_size, self.run.data.eval_crop, self.mean, self.std, self.device)
+
+    def _take(self, saved: dict[str, Any], weights: str) -> None:
         try:
             self.model.load_state_dict(pretrained.chosen(saved, weights), strict=weights != "teacher")
         except ConfigError as error:
-            raise ConfigError(error.reason, error.field, str(folder / checkpoint)) from None
-        self.model.to(self.device).eval()
-        self.view = EvalView(self.run.data.image_size, self.run.data.eval_crop, self.mean, self.std, self.device)
+            raise ConfigError(error.reason, error.field, str(self.folder / self.checkpoint)) from None
 
     def __repr__(self) -> str:
         tasks = " + ".join(config.active(self.run.objectives)) or "no objective"

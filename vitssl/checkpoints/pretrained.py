@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vitssl import config
 from vitssl.backbones.base import Backbone
-from vitssl.checkpoints.tensor_files import check_finite, is_state, mismatches, read
+from vitssl.checkpoints.tensor_files import check_finite, first_of, is_state, mismatches, read
 from vitssl.config import ConfigError, Run
 from vitssl.config.base import closest
 from vitssl.files import read_json
@@ -116,11 +116,10 @@ def init_from(model: nn.Module, backbone: Backbone, run: Run) -> None:
         if not any(re.search(pattern, name) for name in ours.keys() | theirs.keys()):
             raise ConfigError(f"{pattern!r} is in no name of the weights, such as {next(iter(theirs), 'backbone.')}", "init_except")
     excused = {name for name in problems if name in EXTRAS or any(re.search(pattern, name) for pattern in run.init_except)}
-    if left := [f"{name} {what}" for name, what in problems.items() if name not in excused]:
-        more = f" (and {len(left) - 1} more)" if len(left) > 1 else ""
+    if left := {name: what for name, what in problems.items() if name not in excused}:
         other = f"the file is of another network than this {run.backbone.network}; name that network, or another file"
         advice = other if 2 * len(left) > len(ours) else "name it in init_except if that is meant"
-        raise ConfigError(f"{checkpoint_path(run.init_from)}: {left[0]}{more}; {advice}", "init_from")
+        raise ConfigError(f"{checkpoint_path(run.init_from)}: {first_of(left)}; {advice}", "init_from")
     taken = {k: v for k, v in theirs.items() if k not in problems}
     model.load_state_dict(taken, strict=False)
     loaded = {name: value for name, value in model.state_dict().items() if name in taken}

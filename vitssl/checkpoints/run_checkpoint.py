@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vitssl import records
-from vitssl.checkpoints.tensor_files import check_finite, is_state, mismatches, read, save
+from vitssl.checkpoints.tensor_files import check_finite, first_of, is_state, mismatches, read, save
 from vitssl.config import ConfigError
 
 SCALER = torch.amp.GradScaler("cpu").state_dict().keys()
@@ -61,9 +61,7 @@ def fitted(network: nn.Module, state: dict[str, Tensor], path: Path) -> dict[str
     """
     ours = network.state_dict()
     if problems := mismatches(ours, state):
-        name, what = next(iter(problems.items()))
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        reason = f"{name} {what}{more}: it was written for another network than run.yaml's"
+        reason = f"{first_of(problems)}: it was written for another network than run.yaml's"
         raise ConfigError(f"{reason}; restore whichever of the two was changed", place=str(path))
     cast = {name: value.to(ours[name].dtype) for name, value in state.items()}
     check_finite(cast, "", path)

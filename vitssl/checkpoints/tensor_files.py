@@ -135,3 +135,9 @@ def mismatches(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> dict[str, 
         if ours[name].shape != theirs[name].shape:
             problems[name] = f"has shape {tuple(theirs[name].shape)}, and {tuple(ours[name].shape)} is expected"
     return dict(sorted(problems.items()))
+
+
+def first_of(problems: dict[str, str]) -> str:
+    """What is wrong with the first of some tensors, and with how many more something is."""
+    name, what = next(iter(problems.items()))
+    return f"{name} {what}" + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")

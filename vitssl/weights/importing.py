@@ -160,9 +160,7 @@ def _fill(network: model.Model, tensors: Tensors) -> None:
     theirs: dict[str, Tensor] = network.backbone.convert_state_dict(dict(tensors), prefix="backbone.")
     ours = network.state_dict()
     if problems := tensor_files.mismatches(ours, theirs):
-        name, what = next(iter(problems.items()))
-        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise ConfigError(f"{tensors.there(name)} {what}{more}")
+        raise ConfigError(tensor_files.first_of({tensors.there(name): what for name, what in problems.items()}))
     network.load_state_dict(theirs)
 
 
