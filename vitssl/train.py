@@ -238,7 +238,6 @@ def _train(folder: Path, run: Run) -> int:
                 log.say(_last_line(train_state))
         finally:
             log.close()
-    dist.stop()  # here, where all ranks are: NCCL's communicators end together, and what is left is the first one's
     if done and dist.is_main():
         _finish(train_state)
     return 0 if done else STOPPED
@@ -292,6 +291,7 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print(f"error: {folder}: {attempt.full_disk(full)}", file=sys.stderr)
         return 1
+    dist.stop()
     return code
 
 
