@@ -92,33 +92,41 @@ def cache_folder(of_run: str | None, site: Site) -> tuple[str, str | None]:
 
 def set_up(site: Site, source: Path) -> list[str]:
     """Shell lines before training: the site's, its variables, and the source first on Python's path."""
-    exports = [f"export {name}={shlex.quote(value)}" for name, value in site.env.items()]
-    return [*site.setup, *exports, f'export PYTHONPATH={shlex.quote(str(source))}"${{PYTHONPATH:+:$PYTHONPATH}}"']
+    path = f'export PYTHONPATH={shlex.quote(str(source))}"${{PYTHONPATH:+:$PYTHONPATH}}"'
+    return [*site.setup, *_exports(site.env), path]
+
+
+def _exports(variables: Mapping[str, str]) -> list[str]:
+    return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
 
 
 def environment(job: dict[str, Any], stop_file: Path) -> dict[str, str]:
-    """A run's environment: its source snapshot first on the path, the site's variables, and the file that asks it to stop."""
+    """A run's environment: its source snapshot first on the path, the site's variables, and what a site cannot change."""
     given = os.environ | site_of(job).env
     paths = [job["source"], *filter(None, [given.get("PYTHONPATH")])]
-    variables = {
-        "PYTHONPATH": os.pathsep.join(paths),
+    waits = {} if WAITS & given.keys() else SHORT_WAITS
+    return given | waits | {"PYTHONPATH": os.pathsep.join(paths)} | _own_variables(stop_file)
+
+
+def _own_variables(stop_file: Path) -> dict[str, str]:
+    """The file that asks a run to stop, and how its devices and its processes are handled."""
+    return {
         "VITSSL_STOP_FILE": str(stop_file),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # the order of NVML, which measures their energy
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_S),
     }
-    return given | ({} if WAITS & given.keys() else SHORT_WAITS) | variables
 
 
 def start(
     folder: Path, node: NodeInfo, stop_file: Path, module: str = TRAINING, variables: Mapping[str, str] | None = None, **options: Any
 ) -> subprocess.Popen[bytes]:
     """Start the run of a folder on this node, with further variables in its environment."""
-    job = job_of(folder)
-    environ = environment(job, stop_file) | dict(variables or {})
+    job, more = job_of(folder), dict(variables or {})
     words = command(folder, job, node, stop_file, module)
     if job["executor"] == "local" and site_of(job).setup:  # on SLURM the batch script has run them
-        words = ["bash", "-c", "\n".join([*set_up(site_of(job), Path(job["source"])), 'exec "$@"']), "setup", *words]
-    return subprocess.Popen(words, cwd=job["source"], env=environ, **options)
+        lines = [*set_up(site_of(job), Path(job["source"])), *_exports(_own_variables(stop_file) | more)]
+        words = ["bash", "-c", "\n".join([*lines, f"exec {shlex.join(words)}"])]  # without arguments, which a sourced file would take
+    return subprocess.Popen(words, cwd=job["source"], env=environment(job, stop_file) | more, **options)
 
 
 def job_of(folder: Path) -> dict[str, Any]:

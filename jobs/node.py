@@ -25,7 +25,7 @@ from jobs import cluster
 from jobs.command import TRAINING, NodeInfo, job_of, report_command, start
 from jobs.logs import end_of
 from vitssl.files import busy_file, read_json, write_json
-from vitssl.run_folder import DONE, ERROR, is_trained
+from vitssl.run_folder import DONE, ERROR, LAST, is_trained
 from vitssl.stopping import STOPPED
 
 # of a task that knows why its run failed: `batch.sh` does not start that again, though NFS may show the first node what another one wrote
@@ -81,12 +81,12 @@ class Node:
                 sys.exit(STOPPED)
             unexplained = not busy_file(stop_file).exists() and not (folder / ERROR).exists()
         # training has never begun: most likely the container does not start, and another try would end like this one
-        begun = any((folder / name).exists() for name in ("last.pt", "metrics.jsonl"))
+        begun = any((folder / name).exists() for name in (LAST, "metrics.jsonl"))
         if environment.node == 0 and unexplained and not begun and not _was_killed(code, log):
             write_json(folder / ERROR, {"message": f"exit code {code}, see {folder / 'log'}", "time": time.time()})
         if not (folder / ERROR).exists():
             raise RuntimeError(f"{folder.name} failed: exit code {code}, see {folder}/log")
-        print(f"{folder.name} failed: {read_json(folder / 'error.json')['message']}", file=sys.stderr)
+        print(f"{folder.name} failed: {read_json(folder / ERROR)['message']}", file=sys.stderr)
         sys.exit(FAILED)
 
     def checkpoint(self) -> DelayedSubmission:

@@ -173,13 +173,15 @@ def test_a_site_s_setup_and_variables_reach_a_run_as_they_do_on_a_cluster(local,
         "if __name__ == '__main__':\n    Path(sys.argv[1], 'seen.json').write_text(json.dumps(dict(os.environ)))\n"
         "    sys.exit(standin.main(Path(sys.argv[1])))\n"
     )
-    setup = ["export OF_SETUP='two words' OF_BOTH=setup", 'export PYTHONPATH="$PYTHONPATH:/of/setup"']
-    site = [f"site.setup={json.dumps(setup)}", f"site.env={{OF_BOTH: env, PYTHONPATH: '{HERE}:{place}'}}"]
+    Path("sourced.sh").write_text('export ARGUMENTS="$*"\nset -- others\n')
+    setup = ["export OF_SETUP='two words' OF_BOTH=setup CUDA_DEVICE_ORDER=FASTEST_FIRST", f"source {place}/sourced.sh"]
+    site = [f"site.setup={json.dumps(setup)}", f"site.env={{OF_BOTH: env, VITSSL_SWEEP: site, PYTHONPATH: '{HERE}:{place}'}}"]
     monkeypatch.delenv("PYTHONPATH")
     words = ["sweep.yaml", "--executor", "local", *over(ONE, ["arms=[scratch]", *site])]
     assert submit.main(words, module="standin_seen") == 0
     seen, source = json.loads((folder("scratch") / "seen.json").read_text()), read_json(folder("scratch") / "job.json")["source"]
-    assert (seen["OF_SETUP"], seen["OF_BOTH"]) == ("two words", "env")
+    assert (seen["OF_SETUP"], seen["OF_BOTH"], seen["ARGUMENTS"]) == ("two words", "env", "")
+    assert seen["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID" and "position" in seen["VITSSL_SWEEP"]  # as the launcher says
     assert seen["PYTHONPATH"].split(os.pathsep) == [source, str(HERE), str(place)]
 
 
