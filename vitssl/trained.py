@@ -57,7 +57,6 @@ class Trained:
         self.mean: list[float] = list(data["mean"])
         self.std: list[float] = list(data["std"])
         self.device = dist.device(device)
-        dist.set_precision(self.run.loop.precision)
         self.model = model.build(self.run, len(self.classes))
         load_model(self.model, saved["model"], folder / checkpoint)
         if saved.get("ema") is not None:
@@ -114,6 +113,7 @@ class Trained:
     @torch.no_grad()
     def probabilities(self, seen_BCSS: Tensor) -> Tensor:
         """Class probabilities (B, K), on the CPU, of images as evaluation sees them."""
+        dist.set_precision(self.run.loop.precision)
         return self.model.predict(Batch.of_images(seen_BCSS)).float().softmax(-1).cpu()
 
     def check_predicts(self) -> None:
@@ -168,6 +168,7 @@ class Trained:
 
     def encode(self, images_BCHW: Tensor, places: tuple[int, ...] = ()) -> Features:
         """The backbone's features of normalised images, with those at intermediate places."""
+        dist.set_precision(self.run.loop.precision)
         return self.model.backbone(self.model.backbone.embed(images_BCHW), out_indices=places)
 
     def evaluate(self, evals: dict[str, EvalConfig]) -> dict[str, evaluators.Result]:
@@ -176,6 +177,7 @@ class Trained:
         Raises:
             ConfigError: an evaluator that this run cannot have, or images that are not there.
         """
+        dist.set_precision(self.run.loop.precision)
         return evaluators.evaluate(self.subject(), evals, complete=True)
 
     def subject(self) -> evaluators.Subject:

@@ -157,7 +157,7 @@ def end_to_end(bench: Bench, network: str, method: str, batch_size: int, view: d
         return batch_size / bench.seconds(step, steps)
 
     comparison = bench.compare("images/s", real, synthetic, "")
-    flops = 2 * cost.measure(step.run, 10)["macs_train_step"] * comparison.ours
+    flops = 2 * cost.measure(step.run, len(index.classes))["macs_train_step"] * comparison.ours
     speed = f"{flops / 1e12:.1f} TFLOP/s, MFU {flops / peak_flops_s(bench):.1%} of this GPU's best matrix product"
     what = f"{SIZES.get(network, network)} {method} bf16, compiled, batch {batch_size}, with loader and views"
     comparison.note = f"{what}{', RandAugment' if view else ''} / the same step on synthetic data, on at most 4 CPU cores; {speed}"
