@@ -10,6 +10,7 @@ from jobs import cluster
 from vitssl.config import ConfigError
 from vitssl.config.base import closest
 from vitssl.files import read_json, read_sweep
+from vitssl.run_folder import ERROR
 from vitssl.words import few
 
 
@@ -78,7 +79,7 @@ def yet_to_queue(sweep: Path, folders: Iterable[Path]) -> set[Path]:
     """Of these runs of a sweep that is larger than SLURM's queue, those that `launcher.Rest` is still to queue."""
     if not cluster.left(sweep):
         return set()
-    told = (cluster.JOB_FILE, "cancelled", "error.json")
+    told = (cluster.JOB_FILE, "cancelled", ERROR)
     return {folder for folder in folders if folder.is_dir() and not any((folder / name).exists() for name in told)}
 
 

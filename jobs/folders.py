@@ -24,7 +24,7 @@ from vitssl.config.evals import evals_of
 from vitssl.config.sweep import Arm
 from vitssl.files import GRID, SUBMITTING, hash_file, held, read_json, write_json
 from vitssl.reader import read_whole
-from vitssl.run_folder import DONE
+from vitssl.run_folder import DONE, LAST
 from vitssl.version import SOURCE, commit
 
 
@@ -33,7 +33,7 @@ def check_trained(jobs: Sequence[Job]) -> None:
     for job in (job for job in jobs if job.is_trained):
         read_json(job.folder / DONE)
     for job in (job for job in jobs if not job.is_trained):
-        for parent in (parent for parent in job.parents if parent.is_trained and not (parent.folder / "last.pt").exists()):
+        for parent in (parent for parent in job.parents if parent.is_trained and not (parent.folder / LAST).exists()):
             advice = f"restore it, or remove {parent.folder} to train it again"
             raise ConfigError(f"{parent.folder / 'last.pt'} is missing, but {job.name} starts from it; {advice}")
 
@@ -143,8 +143,7 @@ def write_run(job: Job, launch: Launch) -> None:
     fields = dataclasses.asdict(job.run)
     if trained or source != launch.source:
         known = read_yaml(job.folder / "run.yaml", variables=False)
-        today = {"evals": fields["evals"], "data": known["data"] | {"shards": fields["data"]["shards"]}}
-        fields = known | today if trained else _as_known(known, fields)
+        fields = _evaluated_now(known, fields) if trained else _as_known(known, fields)
     save_fields(fields, job.folder)
     content = launch.about() | dataclasses.asdict(job.resources)
     content |= {
@@ -167,6 +166,11 @@ def write_run(job: Job, launch: Launch) -> None:
 
 def _shards_of(run: Run) -> list[str]:
     return [run.data.shards, *(cfg.shards for cfg in evals_of(run).values() if cfg.shards)]
+
+
+def _evaluated_now(known: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
+    """The `run.yaml` of a trained run, with today's evaluators, and where its images are today."""
+    return known | {"evals": now["evals"], "data": known["data"] | {"shards": now["data"]["shards"]}}
 
 
 def _as_known(known: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
@@ -198,7 +202,7 @@ def architecture(run: Run) -> str:
 def _source(job: Job, launch: Launch) -> Path:
     """The snapshot that the run trains with: for one that has begun, the one that it began with."""
     before = read_json(job.folder / "job.json").get("source")
-    begun = before is not None and (job.folder / "last.pt").exists() and not job.is_trained
+    begun = before is not None and (job.folder / LAST).exists() and not job.is_trained
     return Path(before) if begun and Path(before).exists() and not launch.use_current_source else launch.source
 
 

@@ -26,7 +26,7 @@ from jobs.folders import Busy, Launch, locked, status_command, write_run
 from jobs.graph import Graph, Job
 from jobs.node import Node, Report, not_done, refuse
 from vitssl.config import ConfigError
-from vitssl.run_folder import error_of
+from vitssl.run_folder import ERROR, error_of
 from vitssl.words import counted
 
 ASKS_AGAIN_S = 5.0  # of a controller that does not answer
@@ -63,7 +63,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> None:
         room = preflight.check(todo, launch)
         for job in todo:
             write_run(job, launch)
-            for stale in ("error.json", "cancelled", cluster.JOB_FILE):
+            for stale in (ERROR, "cancelled", cluster.JOB_FILE):
                 (job.folder / stale).unlink(missing_ok=True)
         arrays, last = _queue(graph, todo, room, launch)
     done, queued = sum(job.is_done for job in graph.jobs), sum(len(array.jobs) for array in arrays)

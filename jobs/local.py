@@ -28,7 +28,7 @@ from jobs.slots import WHOLE, Slot, slots
 from jobs.time_left import Seen, Work, remaining, seen_of, time_of, work
 from vitssl.config import ConfigError
 from vitssl.files import busy_file, read_json, write_json
-from vitssl.run_folder import error_of
+from vitssl.run_folder import ERROR, LAST, error_of
 from vitssl.stopping import LAUNCHER
 from vitssl.words import counted, note
 
@@ -176,7 +176,7 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
         return
     trained_before = job.is_trained
     write_run(job, launch)
-    for stale in ("error.json", "cancelled"):  # of an earlier try
+    for stale in (ERROR, "cancelled"):  # of an earlier try
         (job.folder / stale).unlink(missing_ok=True)
     for parent in job.parents:
         if not parent.is_trained:
@@ -185,7 +185,7 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
             console.print(Text.assemble((f"{title}: not run", "red"), reason), soft_wrap=True)
             return
     console.print(f"{title}: already trained; evaluating it" if trained_before else title, soft_wrap=True)
-    anew, begun_s = not (job.folder / "last.pt").exists(), time.monotonic()
+    anew, begun_s = not (job.folder / LAST).exists(), time.monotonic()
     stop_file = stopper.file_of(job)
     # in a new session: Ctrl-C in the terminal reaches this process alone, which then asks the run to stop
     with _there(stop_file):
@@ -232,7 +232,7 @@ def _count(seen: Seen, job: Job, time_s: float) -> None:
 
 
 def fail(job: Job, message: str) -> None:
-    write_json(job.folder / "error.json", {"message": message})
+    write_json(job.folder / ERROR, {"message": message})
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from jobs.site_profile import is_set
 from jobs.sweep import Spec
 from vitssl.config import ConfigError, Problem, Run, Site
 from vitssl.config.sweep import Resources
+from vitssl.run_folder import LAST
 from vitssl.words import counted
 
 FILES_A_RUN = 60  # of its folder and its jobs' logs; a run that restarts often leaves more
@@ -167,7 +168,7 @@ def _of_the_disk(todo: Iterable[Job], launch: Launch) -> Iterator[Problem]:
     new = [job for job in todo if not job.is_trained]
     folder = next(path for path in (launch.sweep, *launch.sweep.parents) if path.is_dir())
     free, parameters = os.statvfs(folder), predict.parameters([job.run for job in new], launch)
-    sizes = [_bytes(job.run, known) for job, known in zip(new, parameters, strict=True) if not (job.folder / "last.pt").exists()]
+    sizes = [_bytes(job.run, known) for job, known in zip(new, parameters, strict=True) if not (job.folder / LAST).exists()]
     needed = sum(stays for stays, _ in sizes) + max((writing for _, writing in sizes), default=0)  # how many train at once is unknown
     there = free.f_bavail * free.f_frsize
     advice = f"in {folder}; make room there, or name a folder elsewhere: --runs"

@@ -15,12 +15,12 @@ from jobs import cluster
 from jobs.graph import Job, learner, only_evaluated
 from vitssl.config import SCHEMA, ConfigError, assign, checkpoints, load, save
 from vitssl.files import held, read_json, write_json
-from vitssl.run_folder import DONE, EVALS
+from vitssl.run_folder import DONE, ERROR, EVALS, LAST
 from vitssl.words import counted, listed
 
 STAGING = ".reuse"  # in the sweep's folder, while runs are copied
 BEGUN = "metrics.jsonl"  # is there from when a run has begun to train
-OF_ATTEMPTS = {cluster.JOB_FILE, "local.json", "error.json", "cancelled", "log", "previous.pt", "damaged.pt", "diverged.pt"}
+OF_ATTEMPTS = {cluster.JOB_FILE, "local.json", ERROR, "cancelled", "log", "previous.pt", "damaged.pt", "diverged.pt"}
 WRITTEN_ANEW = {"run.yaml", "job.json"}
 
 
@@ -69,7 +69,7 @@ def _has(folder: Path, wanted: Job) -> bool:
         if not done or job.get("schema") != SCHEMA or job.get("identity") != wanted.identity:
             return False
         same_labels = load(folder).data.labels == wanted.run.data.labels or learner(wanted.run) is None
-        return same_labels and _is_whole(folder / "last.pt")
+        return same_labels and _is_whole(folder / LAST)
     except (ConfigError, OSError):  # another sweep's damage, or another person's folder, is no reason to refuse this one
         return False
 

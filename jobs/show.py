@@ -23,7 +23,7 @@ from jobs.tables import print_table
 from vitssl.config import Run, Site, active, checkpoints, dotted
 from vitssl.config.sweep import Resources
 from vitssl.emissions import intensity_kg_per_kwh
-from vitssl.run_folder import error_of
+from vitssl.run_folder import LAST, error_of
 from vitssl.words import counted, duration, listed
 
 MOST_LINES = 30  # of the table of a sweep, unless every job is asked for
@@ -169,7 +169,7 @@ def state(job: Job) -> str:
         return "failed before"
     if job.is_trained:
         return "to evaluate"
-    return "begun" if (job.folder / "last.pt").exists() else "new"
+    return "begun" if (job.folder / LAST).exists() else "new"
 
 
 def summary(graph: Graph, predicted: list[Prediction], launch: Launch) -> Iterator[str]:

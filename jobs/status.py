@@ -26,6 +26,7 @@ from jobs.time_left import Seen, Work, time_of
 from vitssl.arguments import Parser, guarded
 from vitssl.config.evals import measured_by
 from vitssl.files import read_json
+from vitssl.run_folder import ERROR
 from vitssl.terminal import console as screen
 from vitssl.words import about, counted, duration, note, printable
 
@@ -90,9 +91,9 @@ def show_log(folder: Path, lines: int, follow: bool) -> None:
     else:
         picture = look(folder.parent, folder)
     last = picture.of(folder)
-    if not follow and (logs.newest(folder) or not (folder / "error.json").exists()):  # it may have failed before it said anything
+    if not follow and (logs.newest(folder) or not (folder / ERROR).exists()):  # it may have failed before it said anything
         logs.show(folder, lines, last.state)
-    if details := read_json(folder / "error.json").get("details"):  # of the rank that failed first, which a log of many may not end with
+    if details := read_json(folder / ERROR).get("details"):  # of the rank that failed first, which a log of many may not end with
         print(printable(details), end="")
     if follow or last.error:
         print(f"{last.name}: {last.state}{f': {last.error}' if last.error else ''}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Read a sweep file, check it and narrow it to what the command line asks for; `jobs.graph` makes Runs of it."""
+"""Read a sweep file, check it and narrow it to what the command line asks for; `jobs.cells` makes Runs of it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from jobs.shards import ROOT, expected_index
 from vitssl.config import ConfigError, Run, Site, assign, check_fits, checkpoints, load
 from vitssl.config.weights import FOLDER, IMPORT, RELEASED, imported_folder, layout_and_file
 from vitssl.files import hash_file
-from vitssl.run_folder import is_trained
+from vitssl.run_folder import LAST, is_trained
 from vitssl.words import note
 
 START, USUAL = ("init_from", "init_weights", "init_objectives", "init_except"), Run()  # the fields of what a Run starts from
@@ -62,7 +62,7 @@ def _check(stage: Stage, field: str, path: Path) -> None:
     if not path.exists():
         raise ConfigError(f"there is no {path}; put the weights there, or name another file or run folder", field)
     if path.is_dir():
-        theirs, last = load(path), path / "last.pt"
+        theirs, last = load(path), path / LAST
         if not is_trained(path):  # it would give other weights each time, under the same identity
             raise ConfigError(f"{path} is not finished; let it finish, or name one of its checkpoints, such as {last}", field)
         check_fits(stage.run, field, theirs)

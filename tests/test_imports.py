@@ -58,7 +58,7 @@ ALLOWED = {
     "passes": {"config", "data", "dist"},
     "train_state": CORE | MIDDLE | {"evaluators", "memory", "passes", "pictures", "views"},
     "stopping": set(),
-    "attempt": {"config", "dist", "emissions", "files", "words"},
+    "attempt": {"config", "dist", "emissions", "files", "run_folder", "words"},
     "train": CORE | MIDDLE | {"attempt", "evaluate", "evaluators", "pictures", "train_state", "stopping", "views", "words"},
     "bench": CORE | MIDDLE | {"memory", "evaluators", "passes", "train_state", "train", "views"},
     "prune": {"checkpoints", "config", "files", "run_folder", "words"},

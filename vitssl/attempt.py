@@ -21,6 +21,7 @@ import torch
 from vitssl import __version__, config, dist, emissions
 from vitssl.config import ConfigError, Run
 from vitssl.files import busy_file, flock, no_room, open_lock, read_events, read_json, write_json
+from vitssl.run_folder import ERROR
 from vitssl.words import listed
 
 LEAVING_S = 20.0  # a requeued job may start while the last attempt's process is on its way out
@@ -131,7 +132,7 @@ class ErrorFile:
     what a later attempt fails for often follows from the first failure. Ranks of one attempt add a line each, with its number."""
 
     def __init__(self, folder: Path):
-        self._path, self._all = folder / "error.json", folder / "errors.jsonl"
+        self._path, self._all = folder / ERROR, folder / "errors.jsonl"
 
     def __enter__(self) -> None:
         self._attempt = _next(self._path.parent)

@@ -20,7 +20,7 @@ from pathlib import Path
 from vitssl import config
 from vitssl.config import ConfigError
 from vitssl.files import SUBMITTING, held, no_room, read_file, read_json
-from vitssl.run_folder import DONE, ERROR, is_trained, to_evaluate
+from vitssl.run_folder import DONE, ERROR, LAST, is_trained, to_evaluate
 from vitssl.words import counted, note
 
 KEPT_EPOCH = re.compile(r"epoch-\d+\.pt")
@@ -107,7 +107,7 @@ def _of_run(folder: Path, named: str) -> list[Leftover]:
     """What of a run is not ``named`` in that of another."""
     done = is_finished(folder)
     found = [left for left in _unneeded(folder, done) if f"{folder.name}/{left.path.name}" not in named]
-    last = OptimizerState(folder / "last.pt", OPTIMIZER, folder)
+    last = OptimizerState(folder / LAST, OPTIMIZER, folder)
     if done and last.path.is_file() and f"{folder.name}/last.pt" not in named and find_spec("torch") is not None and last.can_go(found):
         found.append(last)
     return found

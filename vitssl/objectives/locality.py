@@ -26,7 +26,7 @@ class Locality(Objective):
     """Each chosen block's patch tokens, after a 1x1 convolution, are trained to match the map of a stage of the teacher.
 
     The teacher is already trained and stays frozen. It sees the student's view, downscaled. Its weights come from the run that
-    ``teacher`` names (``state.load_teachers``) and are part of this run's checkpoints, so that these need no other file.
+    ``teacher`` names (``pretrained.load_teachers``) and are part of this run's checkpoints, so that these need no other file.
     """
 
     def __init__(self, cfg: LocalityConfig, run: config.Run, backbone: Backbone, num_classes: int):

@@ -16,7 +16,7 @@ from vitssl.emissions import grid_of, intensity_kg_per_kwh, names_grid
 from vitssl.files import read_events, read_json, read_sweep
 from vitssl.records import COST, EVALUATED, MEASURED, check_as
 from vitssl.report import kept
-from vitssl.run_folder import DONE, EVALS
+from vitssl.run_folder import DONE, ERROR, EVALS
 from vitssl.words import printable
 
 SILENT_S = 300.0  # a running attempt writes its energy every 10 s; after this long without a record it counts as interrupted
@@ -205,7 +205,7 @@ def read_folder(path: Path, site: Site) -> RunFolder:
     Raises:
         ConfigError: a record is damaged, or missing where a run is done.
     """
-    job, failure = read_json(path / "job.json"), read_json(path / "error.json")
+    job, failure = read_json(path / "job.json"), read_json(path / ERROR)
     site = fill(Site, job["site"]) if job.get("site") else site
     emissions = [read_json(p) for p in sorted(path.glob("emissions-*.json"))]
     run = RunFolder(
