@@ -204,10 +204,16 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
         gone = f": its folder is gone; the same command starts it anew ({job.folder})"
         console.print(Text.assemble((f"{title}: failed", "red"), gone), soft_wrap=True)
     elif not job.is_done and not stopper.asked:
-        if error_of(job.folder) is None and not busy_file(stop_file).exists():
+        unsaid = error_of(job.folder) is None and not busy_file(stop_file).exists()
+        if unsaid:
             killed = "training was killed (signal 9); if memory ran out, lower loop.micro_batch_size or optim.batch_size"
             fail(job, killed if code == -signal.SIGKILL else f"training ended with exit code {code}")
         console.print(Text.assemble((f"{title}: failed", "red"), f": {error_of(job.folder) or 'see above'}"), soft_wrap=True)
+        if unsaid and code == 1 and not (job.folder / "metrics.jsonl").exists():
+            raise ConfigError(
+                "training did not even start, as is said above, so that no other run is begun; where packages do not fit each other, such"
+                " as torch and torchvision of different indexes, install them anew by one command"
+            )
 
 
 def _refuse_removed(launch: Launch) -> None:

@@ -185,6 +185,15 @@ def test_a_site_s_setup_and_variables_reach_a_run_as_they_do_on_a_cluster(local,
     assert seen["PYTHONPATH"].split(os.pathsep) == [source, str(HERE), str(place)]
 
 
+def test_where_training_cannot_start_no_other_run_is_begun(local, place: Path, monkeypatch, capfd) -> None:
+    Path("standin_broken.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')\n")
+    monkeypatch.setenv("PYTHONPATH", f"{place}")
+    words = ["sweep.yaml", "--executor", "local", *over(ONE, ["arms=[scratch]", "axes.seed=[0,1,2,3]", "site.max_parallel=1"])]
+    assert submit.main(words, module="standin_broken") == 2
+    errors = capfd.readouterr().err
+    assert errors.count("Traceback") == 1 and errors.splitlines()[-1].startswith("error: training did not even start, as is said above")
+
+
 def _wait_for(condition):
     end = time.monotonic() + 30
     while not (result := condition()):
