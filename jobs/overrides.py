@@ -163,6 +163,8 @@ def _refuse_twice(arguments: list[str]) -> None:
 def _advice(argument: str) -> str:
     if Path(argument).suffix in (".yaml", ".yml"):
         return "; one sweep file at a time, before all key=value"
+    if argument.endswith(":") and re.fullmatch(r"\w+(\.\w+)*:", argument):
+        return f"; write {argument[:-1]}=VALUE"
     return f"; write {argument}=VALUE" if re.fullmatch(r"\w+(\.\w+)+", argument) else "; put a value with spaces in quotes"
 
 

@@ -87,6 +87,7 @@ def test_a_backbone_without_a_class_token_gives_the_mean_alone(untrained_run, di
         (["gone", "x.npz"], "gone/index.json does not exist"),
         (["SHARDS", "."], ". is a folder; name a file, such as features.npz"),
         (["SHARDS", "x.npy"], "x.npy: several arrays are an .npz file; name x.npz"),
+        (["x.npz", "SHARDS"], "the run comes first, then shards and the file to write: vitssl features RUN SHARDS features.npz"),
         (["SHARDS", "x"], "x: several arrays are an .npz file; name x.npz"),
         (["SHARDS", "x.npz", "--weights", "teacher"], "holds no teacher"),
         (["SHARDS", "there.npz"], "there.npz exists; delete it, or choose another name"),

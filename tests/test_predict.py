@@ -259,6 +259,30 @@ def test_several_runs_give_the_mean_of_their_probabilities(seeds, photos, tmp_pa
     assert rows["b.png"]["class"] == "ab"[int(expected.argmax())]
 
 
+def test_the_pretraining_that_an_arm_s_name_stands_for_too_is_left_out(seeds, photos, tmp_path, capsys) -> None:
+    pretrained = save_run(tmp_path / "scratch-pretrain-s0", Objectives(mae=MaeConfig(decoder_dim=16, decoder_depth=1, decoder_heads=2)))
+    assert cli.main(["predict", *map(str, seeds), str(photos / "b.png")]) == 0
+    alone = capsys.readouterr()
+    assert cli.main(["predict", str(pretrained), *map(str, seeds), str(photos / "b.png")]) == 0
+    both = capsys.readouterr()
+    assert both.out == alone.out
+    assert both.err == f"note: 1 run without a classifier is left out, such as {pretrained}\n"
+    assert cli.main(["predict", str(pretrained), str(photos / "b.png")]) == 2
+    assert f"predicts no classes; vitssl features {pretrained} SHARDS features.npz, or" in capsys.readouterr().err
+
+
+def test_a_pattern_that_no_shell_has_written_out_says_so(seeds, photos, capsys) -> None:
+    pattern = f"{seeds[0].parent}/scratch-*"
+    assert cli.main(["predict", pattern, str(photos / "b.png")]) == 2
+    assert f"{pattern} came here as it is; leave out its quotes, so that the shell writes out the 3 runs" in capsys.readouterr().err
+
+
+def test_of_a_run_whose_weights_are_gone_it_says_how_to_train_them_anew(trained, photos, capsys) -> None:
+    (trained / LAST).unlink()
+    assert cli.main(["predict", str(trained), str(photos / "b.png")]) == 2
+    assert f"its checkpoints: none; delete {trained}, and repeat the command of its sweep" in capsys.readouterr().err
+
+
 def test_runs_that_have_no_mean_are_refused(seeds, photos, capsys) -> None:
     content = tensor_files.read(seeds[1] / LAST)
     content["data"]["classes"] = ["a", "c"]

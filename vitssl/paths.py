@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from difflib import SequenceMatcher
 from pathlib import Path
 
-from vitssl.config import ConfigError
+from vitssl.config import ConfigError, classifies, load
 from vitssl.data.folders import IMAGE_ENDINGS, other_endings, photos_to_convert, walk_images
 from vitssl.files import check_new, runs_that_begin
-from vitssl.words import note
+from vitssl.words import counted, note
 
 
 def run_folder(path: Path) -> Path:
@@ -29,6 +29,8 @@ def run_folder(path: Path) -> Path:
         begun = runs_that_begin(path)
         if len(begun) == 1:
             return begun[0]
+        if begun and path.name.endswith("*"):
+            raise ConfigError(f"{path} came here as it is; leave out its quotes, so that the shell writes out the {len(begun)} runs")
         if begun:
             plain = path.with_name(path.name.rstrip("-*"))
             every = f"{plain}-*" if all(run.name.startswith(f"{plain.name}-") for run in begun) else f"{plain}*"
@@ -82,6 +84,21 @@ def runs_and_images(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     if twice := next((path for i, path in enumerate(runs) if path in runs[:i]), None):
         raise ConfigError(f"{twice} is named twice; each run counts once")
     return runs, images
+
+
+def that_classify(folders: Sequence[Path]) -> list[Path]:
+    """Of several runs those that have a classifier; that others are left out is said, since `arm-*` names an arm's pretraining too.
+
+    Raises:
+        ConfigError: none has one; it names the first.
+    """
+    able = [folder for folder in folders if classifies(load(folder))]
+    if not able:
+        advice = f"vitssl features {folders[0]} SHARDS features.npz, or vitssl.load(RUN).features(images), gives its features"
+        raise ConfigError(f"{folders[0]}: this run has no classify objective, so it predicts no classes; {advice}")
+    if left := [folder for folder in folders if folder not in able]:
+        note(f"{counted(len(left), 'run')} without a classifier {'is' if len(left) == 1 else 'are'} left out, such as {left[0]}")
+    return able
 
 
 def image_files(paths: Sequence[Path]) -> list[Path]:

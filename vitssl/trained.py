@@ -27,7 +27,7 @@ from vitssl.evaluators.base import EVALUATED_AT_ONCE
 from vitssl.files import read_json
 from vitssl.paths import run_folder
 from vitssl.reader import MOST_IMAGE_BYTES, read_whole
-from vitssl.run_folder import BEST, DONE, LAST
+from vitssl.run_folder import BEST, DONE, LAST, is_trained
 from vitssl.views import EvalView
 from vitssl.words import counted, few
 
@@ -248,7 +248,9 @@ def _checkpoint(folder: Path, name: str) -> Path:
         return folder / name
     there = ", ".join(path.name for path in sorted(folder.glob("*.pt"))) or "none"
     why = "; only runs with held-out images have best.pt (data.val_fraction, data.val_split)" if name == BEST else ""
-    raise ConfigError(f"{folder} has no {name}{why}; its checkpoints: {there}")
+    lost = name == LAST and is_trained(folder) and "imported" not in read_json(folder / "job.json")
+    advice = f"; delete {folder}, and repeat the command of its sweep to train it anew" if lost else ""
+    raise ConfigError(f"{folder} has no {name}{why}; its checkpoints: {there}{advice}")
 
 
 def _joined(passes: list[Features]) -> Features:

@@ -182,12 +182,12 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
 
 def _predict(arguments: argparse.Namespace) -> int:
-    from vitssl.paths import check_out, image_files, runs_and_images
+    from vitssl.paths import check_out, image_files, runs_and_images, that_classify
 
     if arguments.csv is not None:
         check_out(arguments.csv)
     named, images = runs_and_images([arguments.folder, *arguments.images])
-    folders, files = [run(path) for path in named], image_files(images)
+    folders, files = that_classify([run(path) for path in named]), image_files(images)
 
     from vitssl.predict import check_runs, predict
     from vitssl.trained import load

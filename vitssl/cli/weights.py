@@ -121,9 +121,11 @@ def _features(arguments: argparse.Namespace) -> None:
     from vitssl.data.index import load_index
     from vitssl.paths import check_npz
 
+    if arguments.shards.suffix == ".npz" or (arguments.folder / "index.json").is_file():
+        raise ConfigError("the run comes first, then shards and the file to write: vitssl features RUN SHARDS features.npz")
     folder = run(arguments.folder)
     check_npz(arguments.out)
-    load_index(arguments.shards)
+    load_index(arguments.shards).where(arguments.split)
     from vitssl import features
     from vitssl.trained import load
 

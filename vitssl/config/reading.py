@@ -93,8 +93,9 @@ def read_value(text: str, field: str, where: str = "") -> Any:
         raise ConfigError(error.reason, error.field or field, where) from None
     except (yaml.YAMLError, ValueError, RecursionError):
         unquoted = ""
-        if re.fullmatch(r"[\[{][^\]}]*", text):  # the shell took it apart at a space
-            unquoted = f"; quote it all, as in '{field}=" + ("[0, 1]', or write it without spaces" if text[0] == "[" else "{...}'")
+        if re.fullmatch(r"[\[{][^\]}]*", text):  # the shell took it apart at a space, or its end was not typed
+            unquoted = f"; its {']' if text[0] == '[' else '}'} is missing" if " " in text or "," in text.rstrip(",") else ""
+            unquoted += f"; quote it all, as in '{field}=" + ("[0, 1]', or write it without spaces" if text[0] == "[" else "{...}'")
         raise ConfigError(f"{text[:80]!r} is not a YAML value{unquoted}", field, where) from None
     except OmegaConfBaseException:
         raise ConfigError(

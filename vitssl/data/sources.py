@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -51,7 +52,8 @@ def check_order(source: str, out: Path) -> None:
         ConfigError: ``out`` names a data set, and ``source`` does not.
     """
     if _is_kind(str(out)) or (Path(out).is_dir() and not _holds_shards(out) and not _names_one(source)):
-        raise ConfigError(f"the source comes first, then the folder to write: vitssl shards build {out} {source}")
+        typed = shlex.join(["vitssl", "shards", "build", str(out), source])
+        raise ConfigError(f"the source comes first, then the folder to write: {typed}")
 
 
 def _names_one(source: str) -> bool:

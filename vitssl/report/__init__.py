@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from vitssl.config import ConfigError
 from vitssl.report import (
     analyses,
     blocks,
@@ -49,6 +50,8 @@ def write(sweep_folder: str | Path, columns: list[str] | None = None) -> Path:
     for line in failures.unreadable(laid_out.sweep):
         note(line)
     folder = Path(sweep_folder) / "report"
+    if folder.is_file():
+        raise ConfigError(f"{folder} is a file where the report's folder is to be; move it away, and repeat the command")
     folder.mkdir(exist_ok=True)
     drawn = plots.draw(laid_out) | analyses.draw(laid_out)
     for figure in (path for kind in style.KINDS for path in folder.glob(f"*.{kind}")):
