@@ -285,6 +285,11 @@ def test_a_network_for_one_size_refuses_views_of_another():
             r"objectives\.classify\.norm: timm's networks end in their norms",
         ),
         ({"backbone.timm_model": "convnext_tiny"}, "backbone.timm_model: .* a backbone that has this option .vit_pico does not"),
+        (
+            {"backbone.name": "resnet10t"},
+            r"\(did you mean resnet50\?\); for another network of timm's, write name: timm and timm_model: resnet10t",
+        ),
+        ({"backbone.name": "vit_tny"}, r"\(did you mean vit_tiny\?\)$"),
         ({"backbone.name": "efficientnet_b0"}, "for another network of timm's, write name: timm and timm_model: efficientnet_b0"),
     ],
 )

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import re
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -20,6 +21,7 @@ from vitssl.config.run import Run
 from vitssl.config.suggestions import VALUES_ALSO_CALLED, not_a_field
 
 UNSET = "???"  # OmegaConf's mark for a value that another layer has to give
+MISTYPED = 0.9  # as alike as a name is with a slip in it
 SCALARS = {int: IntegerNode(), float: FloatNode(), bool: BooleanNode(), str: StringNode()}
 EXPECTED = {
     int: "a whole number",
@@ -173,9 +175,9 @@ def _meant(value: Any, options: tuple[str, ...]) -> str:
     begun = [name for name in options if timms == name or timms.startswith(f"{name}_")]
     alike = [name for name in closest(plain, options) if name[0] == plain[0]]  # convnext_tiny is no slip for vit_tiny
     near = [other] if other in options else begun or alike
-    if not near and "timm" in options:
-        return f"; for another network of timm's, write name: timm and timm_model: {value}"
-    return f" (did you mean {near[0]}?)" if near else ""
+    mistyped = near and (near[0] == other or near == begun or SequenceMatcher(None, plain, near[0]).ratio() > MISTYPED)
+    timm = f"; for another network of timm's, write name: timm and timm_model: {value}" if "timm" in options and not mistyped else ""
+    return (f" (did you mean {near[0]}?)" if near else "") + timm
 
 
 def _part(hint: Any, value: Any) -> Any:
