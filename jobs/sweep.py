@@ -195,7 +195,8 @@ def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
     named = [("columns", spec.columns, axes), ("baseline", spec.baseline, spec.arms), ("equal_to", spec.equal_to, spec.arms)]
     for key, name, known in [*named, *(("select", axis, axes) for axis in spec.select)]:
         if name is not None and name not in known:
-            raise unknown(name, known, key, spec.place(key))
+            added = f"; 'axes.{name}=[A,B]' adds an axis of it" if "." in name else ""
+            raise ConfigError(f"{unknown(name, known).reason}{added}", key, spec.place(key))
     if not 0 < spec.length <= MOST_LENGTH:
         reason = f"{spec.length:g} is not above 0 and at most {MOST_LENGTH}; 0.5 trains half as long as in the file"
         raise ConfigError(reason, "length", spec.place("length"))

@@ -64,7 +64,7 @@ WRONG = [
     ("submit sweep.yaml size=64", "(did you mean data.image_size?)"),
     ("submit sweep.yaml evals.knn.k=3", "evals.knn.type: the type is missing; write 'evals={knn: {type: knn, k: 3}}'"),
     ("submit sweep.yaml evals.probe.l2=0.1", "evals.probe.type: the type is missing; write 'evals={probe: {type: linear, l2: 0.1}}'"),
-    ("submit sweep.yaml select=optim.lr", "select: 'optim.lr' is not known (there is data, seed)"),
+    ("submit sweep.yaml select=optim.lr", "select: 'optim.lr' is not known (there is data, seed); 'axes.optim.lr=[A,B]' adds an"),
     (
         "submit sweep.yaml 'axes.cost=[equal epochs]'",
         "axes.cost: 'cost' is not known (did you mean equalize?)",
