@@ -54,12 +54,12 @@ class Job:
 
     @property
     def is_trained(self) -> bool:
-        """So that others can start from it?"""
+        """Can others start from it?"""
         return is_trained(self.results)
 
     @property
     def is_done(self) -> bool:
-        """Trained, with the results of all its evaluators?"""
+        """Is it trained, with the results of all its evaluators?"""
         return is_done(self.results, self.run)
 
 
