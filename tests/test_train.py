@@ -158,6 +158,7 @@ def test_a_rank_that_fails_says_why_and_the_others_end_too(folder):
     assert "FileExistsError" in json.loads((run / "error.json").read_text())["message"]
 
 
+@pytest.mark.release
 def test_a_record_that_is_a_folder_is_a_mistake_in_one_line(folder):
     run = folder("run", CLASSIFY, {"loop": {"epochs": 50, "log_every": 1, "eval_every": 0}})
     (run / "metrics.jsonl").mkdir()

@@ -93,6 +93,7 @@ def test_a_damaged_checkpoint_costs_the_steps_since_the_one_before(folder, monke
     assert same(whole, cut) and (cut / "damaged.pt").read_bytes() == damaged and not (cut / "previous.pt").exists()
 
 
+@pytest.mark.release
 def test_ranks_go_on_from_the_same_checkpoint(folder):
     whole, cut = folder("whole", SSAT, DROP, OFTEN), folder("cut", SSAT, DROP, OFTEN)
     stop = cut.parent / "stop"

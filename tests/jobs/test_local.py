@@ -455,6 +455,7 @@ def test_what_an_earlier_try_left_is_gone_while_it_is_tried_again(local, monkeyp
     assert local("arms=[chain_short]", "axes.seed=[13]") == 0 and seen == [False] * 4
 
 
+@pytest.mark.release
 def test_a_lost_terminal_is_no_failure(place: Path, digits: Path) -> None:
     """It hangs up while a run trains: what was trained is saved, and nothing is called failed."""
     arm = {"stages": {"train": {"objectives.classify": {}, "loop.max_steps": 100_000}}}
@@ -481,6 +482,7 @@ def test_a_lost_terminal_is_no_failure(place: Path, digits: Path) -> None:
     assert (run / "last.pt").exists() and not (run / "error.json").exists(), (run / "error.json").read_text()
 
 
+@pytest.mark.release
 def test_images_without_labels_or_a_test_split_are_enough_to_pretrain_on(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for i in range(12):

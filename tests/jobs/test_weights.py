@@ -46,6 +46,7 @@ def test_a_run_that_goes_on_is_no_start(stage, make_run, tmp_path):
     assert weights.prepare([stage("run")]) == {}
 
 
+@pytest.mark.release
 def test_of_files_the_first_that_fits_no_network_is_named_with_the_place_that_names_it(stage, digits, tmp_path, capfd):
     file = tmp_path / "weights.pth"  # `jobs.cells` makes paths absolute
     torch.save(model.build(stage(str(file)).run, 10).backbone.state_dict(), file)
