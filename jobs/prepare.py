@@ -18,9 +18,10 @@ from jobs.command import cache_folder, cli_command
 from jobs.preflight import of_the_image
 from jobs.shards import ROOT, anchored, existing, expected_index, fingerprint, index_of, is_here, parts
 from vitssl.config import ConfigError, Data, Run, Site
-from vitssl.data import listing, webdatasets
-from vitssl.data.build_line import build_command
-from vitssl.data.sources import check_kind, names_a_source
+from vitssl.data.building import listing
+from vitssl.data.sources import webdatasets
+from vitssl.data.sources.build_line import build_command
+from vitssl.data.sources.opening import check_kind, names_a_source
 from vitssl.emissions import visible_gpus
 from vitssl.files import is_writable, nearest, of_this_user
 
@@ -106,7 +107,7 @@ def _was_built_from(folder: Path, source: str) -> bool:
     index = index_of(folder)
     if is_here(source):
         return listing.fingerprint(source) == index.source
-    # what the shards of such a source may be called (`vitssl.data.sources.Source.name`), without opening it
+    # what the shards of such a source may be called (`vitssl.data.sources.opening.Source.name`), without opening it
     path, _, options = (source.partition(":")[2] or source).partition("?")
     if option := re.search(r"(?:^|&)train=([^&]*)", options):
         return index.name == f"{Path(path).name}/{Path(option[1]).stem}"

@@ -12,11 +12,12 @@ import numpy as np
 
 from vitssl.config import ConfigError, Data, Run, classifies, needs_labels, total_steps, unknown
 from vitssl.config.evals import FeaturesConfig, evals_of
-from vitssl.data import findings, paper_counts, webdatasets
+from vitssl.data import UNLABELLED
+from vitssl.data.building import findings, paper_counts
 from vitssl.data.index import Index, load_index, named, unwritten
-from vitssl.data.samples import UNLABELLED
-from vitssl.data.sources import open_source
-from vitssl.data.subset import train_and_heldout
+from vitssl.data.loading.subset import train_and_heldout
+from vitssl.data.sources import webdatasets
+from vitssl.data.sources.opening import open_source
 from vitssl.words import counted, listed
 
 EVALUATED = 1 / 3  # of what it costs to train on an image: a forward pass, and none backward

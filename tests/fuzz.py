@@ -144,7 +144,8 @@ def targets(place: Path) -> dict[str, tuple[bytes, Target, list[Change]]]:
     from vitssl import config, model
     from vitssl.checkpoints import tensor_files
     from vitssl.checkpoints.run_checkpoint import read_run
-    from vitssl.data import decode, index
+    from vitssl.data import index
+    from vitssl.data.pixels import decode
     from vitssl.files import hash_file
 
     (place / "shards").mkdir()

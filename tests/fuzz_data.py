@@ -67,7 +67,8 @@ def targets(place: Path) -> tuple[dict[str, tuple[bytes, Target]], dict[str, tup
 
 def _source(place: Path, name: str, source: str, others: dict[str, bytes] | None = None) -> Target:
     """Writes a file, and lists and decodes the images of the source that it is a part of."""
-    from vitssl.data import listing, sources, writing
+    from vitssl.data.building import listing, writing
+    from vitssl.data.sources import opening
 
     for other, content in (others or {}).items():
         (place / other).parent.mkdir(exist_ok=True)
@@ -76,7 +77,7 @@ def _source(place: Path, name: str, source: str, others: dict[str, bytes] | None
     def target(content: bytes) -> None:
         (place / name).parent.mkdir(exist_ok=True)
         (place / name).write_bytes(content)
-        opened = sources.open_source(source)
+        opened = opening.open_source(source)
         listing.rows(opened)
         for _, sample in opened.samples():
             writing.stored(sample)
@@ -108,7 +109,7 @@ def _texts(place: Path) -> dict[str, tuple[bytes, Target]]:
 
 def _named(place: Path) -> Target:
     """A text as the name of a source."""
-    from vitssl.data import sources
+    from vitssl.data.sources import opening
 
     for path in PATHS:
         (place / "cub" / path).parent.mkdir(parents=True, exist_ok=True)
@@ -116,14 +117,14 @@ def _named(place: Path) -> Target:
     (place / "cub" / "x.txt").write_text("a\nb\n")
 
     def target(content: bytes) -> None:
-        sources.open_source(content.decode("utf-8", "surrogateescape"))
+        opening.open_source(content.decode("utf-8", "surrogateescape"))
 
     return target
 
 
 def _findings(folder: Path) -> Target:
     from tests.jobs.conftest import write_index
-    from vitssl.data import findings
+    from vitssl.data.building import findings
     from vitssl.data.index import read_index
 
     folder.mkdir()
@@ -172,8 +173,8 @@ def _of(place: Path, files: dict[str, bytes], folder: str) -> tuple[bytes, Targe
 def _cache(place: Path) -> tuple[bytes, Target]:
     from vitssl.config import Data
     from vitssl.data import shards
-    from vitssl.data.cache import folder_of, open_cache
     from vitssl.data.index import read_index
+    from vitssl.data.loading.cache import folder_of, open_cache
 
     place.mkdir()
     shards.build(f"folder:{place.parent / 'cub'}?test=0.5", place / "shards", workers=1, progress=False)

@@ -39,8 +39,8 @@ from vitssl.bench.base import Bench
 from vitssl.bench.data import RAND_AUGMENT, augmenting
 from vitssl.data import shards
 from vitssl.data.index import load_index
-from vitssl.data.loader import TrainLoader
-from vitssl.data.subset import train_and_heldout
+from vitssl.data.loading.loader import TrainLoader
+from vitssl.data.loading.subset import train_and_heldout
 from vitssl.files import read_events
 
 LAST = 20  # steps whose losses are averaged

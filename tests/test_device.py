@@ -25,7 +25,7 @@ from tests.views.test_pipeline import EVERYTHING, MEAN, STD, raw_batch
 from vitssl import config, dist, model, optim, passes
 from vitssl.config import View
 from vitssl.config.data import view_px
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.views import TrainViews
 from vitssl.views.random import StepRandom
 

@@ -12,7 +12,7 @@ from PIL import Image
 import vitssl
 from vitssl import cli
 from vitssl.config import ConfigError
-from vitssl.data import names
+from vitssl.data.building import names
 from vitssl.data.index import load_index, read_image
 from vitssl.features import write
 

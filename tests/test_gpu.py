@@ -12,8 +12,8 @@ import torch
 from tests.test_pairs import COVERING, batch, make  # noqa: F401
 from tests.test_train import CURVES, in_two_parts
 from vitssl import config, model, optim, passes, train, train_state
-from vitssl.data.batch import Batch
-from vitssl.data.on_stream import groups
+from vitssl.data.loading.batch import Batch
+from vitssl.data.loading.on_stream import groups
 from vitssl.files import read_events
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -96,7 +96,7 @@ WAITING = """
 import torch
 from torch import nn
 from vitssl import attempt, config, optim, passes
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 
 class Waiting(nn.Linear):
     def forward(self, batch, progress):

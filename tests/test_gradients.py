@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tests.conftest import but_for_a_release
 from tests.test_pairs import ALLOWED, COVERING, batch, make  # noqa: F401
 from vitssl import model
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 
 STEPS = (1e-3, 1e-5, 1e-7)  # where gradients are tiny, rounding spoils small ones; where there are kinks (ReLU, L1), those spoil large ones
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}

@@ -16,7 +16,7 @@ PARTS = {
     "vitssl.objectives": {"base", "corruption", "decoders", "heads", "inpainting", "losses", "masking", "step", "teacher"},
 }
 FILED = {"atomic", "files", "reader", "records", "run_folder"}
-CORE = FILED | {"config", "dist", "log", "backbones", "data", "objectives"}
+CORE = FILED | {"config", "dist", "log", "backbones", "data", "objectives", "pool"}
 MESSAGES = {"arguments", "terminal", "words"}
 MIDDLE = {"model", "checkpoints", "optim", "macs", "cost", "workload", "emissions"}
 # module or package -> the modules and packages of vitssl that it may import, besides its own parts
@@ -32,7 +32,8 @@ ALLOWED = {
     "loggers": {"config", "files"},
     "intensity": {"config", "reader"},
     "backbones": {"config", "dist"},
-    "data": {"atomic", "config", "dist", "log", "files", "reader", "records", "terminal", "words"},
+    "data": {"atomic", "config", "files", "pool", "reader", "records", "terminal", "words"},
+    "pool": {"config", "terminal"},
     "views": {"config", "data"},
     "objectives": {"config", "dist", "backbones", "data"},
     **{name: CORE | MIDDLE for name in MIDDLE - {"emissions"}},
@@ -118,10 +119,28 @@ def test_objectives_know_no_concrete_backbone():
         assert named <= PARTS["vitssl.backbones"], f"{path.name} imports {named}"
 
 
+# package of vitssl.data -> what it may import of the others; who trains knows nothing of sources and of how shards are made
+OF_DATA = {
+    "pixels": set(),
+    "sources": {"UNLABELLED", "index"},
+    "building": {"UNLABELLED", "index", "loading.order", "pixels", "sources"},
+    "loading": {"UNLABELLED", "index", "pixels"},
+}
+
+
+@pytest.mark.parametrize("package", OF_DATA)
+def test_packages_of_the_data_follow_their_layers(package):
+    for path in (ROOT / "vitssl" / "data" / package).glob("*.py"):
+        for name in imports(path):
+            if name.startswith("vitssl.data."):
+                head, rest = name.split(".")[2], ".".join(name.split(".")[2:4])
+                assert {head, rest} & (OF_DATA[package] | {package}), f"{path.name} imports {name}"
+
+
 def test_views_know_of_the_data_only_its_batches():
     for path in (ROOT / "vitssl" / "views").glob("*.py"):
-        named = {".".join(name.split(".")[:3]) for name in imports(path) if name.startswith("vitssl.data")}
-        assert named <= {"vitssl.data.batch", "vitssl.data.layout"}, f"{path.name} imports {named}"
+        named = {".".join(name.split(".")[:4]) for name in imports(path) if name.startswith("vitssl.data")}
+        assert named <= {"vitssl.data.loading.batch", "vitssl.data.pixels.layout"}, f"{path.name} imports {named}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(ROOT)))

@@ -11,7 +11,7 @@ from torch._dynamo.testing import CompileCounter
 
 from vitssl import model
 from vitssl.backbones.base import Backbone
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.objectives.base import Objective
 from vitssl.objectives.masking import disjoint_masks, random_mask
 

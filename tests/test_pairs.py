@@ -11,7 +11,7 @@ from tests.conftest import but_for_a_release
 from tests.objectives.conftest import declared
 from vitssl import config, model
 from vitssl.config import FAMILIES, ConfigError
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 
 VIEWS = {"data.image_size": 64, "data.views.second": {}, "data.views.local": {"size": 32, "count": 2}}
 # a tiny backbone of every family, and of every choice within a family that changes what it offers or is made of

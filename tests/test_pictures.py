@@ -12,8 +12,8 @@ from PIL import Image
 from tests.conftest import MAE, SSAT
 from tests.objectives.conftest import declared
 from vitssl import config, model, pictures, train
-from vitssl.data.batch import Batch
-from vitssl.data.loader import EvalLoader
+from vitssl.data.loading.batch import Batch
+from vitssl.data.loading.loader import EvalLoader
 from vitssl.objectives.masking import TokenMask, filled_in, normalize_patches, patchify
 from vitssl.train_state import TrainState
 

@@ -12,7 +12,7 @@ from jobs import overrides, sweep
 from jobs.cells import cells
 from vitssl import config, model, optim
 from vitssl.config import Run
-from vitssl.data.batch import RawBatch
+from vitssl.data.loading.batch import RawBatch
 from vitssl.views import EvalView
 
 SWEEPS = Path(__file__).resolve().parents[1] / "sweeps"

@@ -349,7 +349,7 @@ def test_a_batch_norm_of_one_image_is_one_line_of_the_config(folder, capsys):
 
 
 def test_a_split_is_opened_once_for_all_evaluations(folder, monkeypatch):
-    from vitssl.data import loader
+    from vitssl.data.loading import loader
 
     run = folder("run", CLASSIFY, {"data.val_fraction": 0.2, "loop": {"epochs": 2, "eval_every": 1, "ema_decay": 0.9}})
     opened, open_images = [], loader.open_images

@@ -20,10 +20,10 @@ from vitssl.config import ConfigError, Objectives, Run
 from vitssl.config.objectives.classify import ClassifyConfig
 from vitssl.config.objectives.mae import MaeConfig
 from vitssl.data import shards
-from vitssl.data.decode import decode, resize, resized_sizes
+from vitssl.data.building.writing import stored
 from vitssl.data.index import load_index
-from vitssl.data.samples import Sample
-from vitssl.data.writing import stored
+from vitssl.data.pixels.decode import decode, resize, resized_sizes
+from vitssl.data.sources.samples import Sample
 from vitssl.run_folder import LAST
 
 

@@ -15,11 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitssl import config, dist, macs, model
+from vitssl import config, dist, macs, model, pool
 from vitssl.backbones.layers import set_fused_attention
 from vitssl.config import Objectives, Run
-from vitssl.data import pool
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 
 
 def _batch(run: Run) -> Batch:

@@ -12,9 +12,9 @@ from vitssl import config, dist
 from vitssl.atomic import replacing
 from vitssl.backbones.base import Features
 from vitssl.config import ConfigError
+from vitssl.data.building.names import of_images
 from vitssl.data.index import load_index
-from vitssl.data.loader import EvalLoader
-from vitssl.data.names import of_images
+from vitssl.data.loading.loader import EvalLoader
 from vitssl.evaluators.base import EVALUATED_AT_ONCE
 from vitssl.paths import check_npz
 from vitssl.trained import Trained
@@ -28,7 +28,7 @@ def write(
     ``cls`` (N, D), where the backbone has a class token, ``reg`` (N, D), the mean of its registers, and ``mean`` (N, D) of the patch
     tokens, after the final norm; for each of ``blocks`` ``cls_block<i>`` and so on, before it; ``labels`` (N,), -1 where there is none, and
     ``index`` (N,), the images' places in the shards' index, int64; ``classes``, the names of the shards' classes; ``names`` (N,), what the
-    shards' source calls the images, where that is known (`vitssl.data.names`).
+    shards' source calls the images, where that is known (`vitssl.data.building.names`).
 
     Args:
         trained: the run.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitssl import backbones, config
 from vitssl.backbones.base import Backbone
 from vitssl.config import Run
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.objectives.base import Objective
 from vitssl.objectives.step import Step
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitssl import config, dist
 from vitssl.config import Run
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 
 Losses = tuple[dict[str, Tensor], dict[str, Tensor]]  # the Model's terms, raw and weighted
 WARM_UP = 3  # passes before one is recorded: torch compiles in them, and libraries choose their kernels

@@ -7,7 +7,7 @@ from difflib import SequenceMatcher
 from pathlib import Path
 
 from vitssl.config import ConfigError, classifies, load
-from vitssl.data.folders import IMAGE_ENDINGS, other_endings, photos_to_convert, walk_images
+from vitssl.data.sources.folders import IMAGE_ENDINGS, other_endings, photos_to_convert, walk_images
 from vitssl.files import check_new, runs_that_begin
 from vitssl.words import counted, note
 

@@ -17,9 +17,9 @@ from torch import Tensor
 from vitssl import config, dist
 from vitssl.atomic import write_atomically
 from vitssl.config import Run
-from vitssl.data.batch import Batch
 from vitssl.data.index import Index
-from vitssl.data.loader import EvalLoader
+from vitssl.data.loading.batch import Batch
+from vitssl.data.loading.loader import EvalLoader
 from vitssl.evaluators.base import evaluation_mode
 from vitssl.model import Model
 from vitssl.objectives.base import Objective

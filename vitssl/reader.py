@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 MOST_BYTES = 2 << 30  # of a list or a record, unless its reader says otherwise: a list of 14 million images takes 1.4 GB
-MOST_IMAGE_BYTES = 1 << 30  # three times what the largest image that is decoded takes as RGB (`vitssl.data.decode`)
+MOST_IMAGE_BYTES = 1 << 30  # three times what the largest image that is decoded takes as RGB (`vitssl.data.pixels.decode`)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from vitssl import attempt, config, cost, dist, evaluate, optim, pictures
 from vitssl.attempt import Diverged
 from vitssl.checkpoints import tensor_files
 from vitssl.config import ConfigError, Run
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.files import no_room, read_json, write_json
 from vitssl.log import Log, Meter, machine
 from vitssl.run_folder import DONE, LAST, is_trained, to_evaluate

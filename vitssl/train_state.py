@@ -19,12 +19,12 @@ from vitssl.checkpoints.run_checkpoint import Progress
 from vitssl.checkpoints.saver import Saver
 from vitssl.config import ConfigError, Run
 from vitssl.config.evals import EvalConfig, evals_of, own_evals
-from vitssl.data.batch import Batch
-from vitssl.data.cache import private_folder
 from vitssl.data.index import load_index
-from vitssl.data.loader import TrainLoader
-from vitssl.data.on_stream import groups, on_own_stream
-from vitssl.data.subset import train_and_heldout
+from vitssl.data.loading.batch import Batch
+from vitssl.data.loading.cache import private_folder
+from vitssl.data.loading.loader import TrainLoader
+from vitssl.data.loading.on_stream import groups, on_own_stream
+from vitssl.data.loading.subset import train_and_heldout
 from vitssl.run_folder import LAST
 from vitssl.views import EvalView, TrainViews
 

@@ -18,11 +18,11 @@ from vitssl.checkpoints import pretrained
 from vitssl.checkpoints.run_checkpoint import fitted, load_model, read_run
 from vitssl.config import ConfigError
 from vitssl.config.evals import EvalConfig
-from vitssl.data.batch import Batch, RawBatch
-from vitssl.data.decode import decode_file, resize, resized_sizes, upright
+from vitssl.data import UNLABELLED
 from vitssl.data.index import Index, load_index
-from vitssl.data.samples import UNLABELLED
-from vitssl.data.subset import Split, train_and_heldout
+from vitssl.data.loading.batch import Batch, RawBatch
+from vitssl.data.loading.subset import Split, train_and_heldout
+from vitssl.data.pixels.decode import decode_file, resize, resized_sizes, upright
 from vitssl.evaluators.base import EVALUATED_AT_ONCE
 from vitssl.files import read_json
 from vitssl.paths import run_folder
@@ -92,7 +92,7 @@ class Trained:
         """Class probabilities (B, K), on the CPU, of files or PIL images of any size; of a single one, (1, K).
 
         Raises:
-            ConfigError: a run without `classify`, a file that is no image or whose values `vitssl.data.depth` refuses, or no images at all.
+            ConfigError: a run without `classify`, a file that is no image or whose values `pixels.depth` refuses, or no images at all.
             TypeError: an array or a tensor.
         """
         self.check_predicts()

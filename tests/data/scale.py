@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from vitssl.config import Data
-from vitssl.data import ahead
 from vitssl.data.index import COLUMNS, Index, load_index, write_index
-from vitssl.data.order import Order, Windows, windows
-from vitssl.data.subset import train_and_heldout
+from vitssl.data.loading import ahead
+from vitssl.data.loading.order import Order, Windows, windows
+from vitssl.data.loading.subset import train_and_heldout
 
 PER_SHARD, CLASSES, BYTES = 1000, 1000, 110_000  # of an image of ImageNet
 GPUS, PER_SECOND = 8, 3000  # of a node, and images of each

@@ -14,12 +14,12 @@ import torch
 from tests.data import scale
 from tests.data.test_loader import children, stream, streaming, threads
 from vitssl.config import ConfigError, Data
-from vitssl.data import ahead
-from vitssl.data.images import Streamed
 from vitssl.data.index import Index, load_index
-from vitssl.data.loader import EvalLoader, TrainLoader
-from vitssl.data.order import Order, windows
-from vitssl.data.subset import train_and_heldout
+from vitssl.data.loading import ahead
+from vitssl.data.loading.images import Streamed
+from vitssl.data.loading.loader import EvalLoader, TrainLoader
+from vitssl.data.loading.order import Order, windows
+from vitssl.data.loading.subset import train_and_heldout
 
 IMAGES = 120  # in shards of 4
 

@@ -16,7 +16,8 @@ from PIL import Image
 
 from vitssl import cli, config
 from vitssl.config import ConfigError
-from vitssl.data import findings, shards
+from vitssl.data import shards
+from vitssl.data.building import findings
 from vitssl.data.index import Index, load_index
 
 COUNTS = {"train": {"cat": 30, "dog": 30}, "test": {"cat": 3, "dog": 3}}

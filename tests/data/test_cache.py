@@ -15,11 +15,11 @@ import torch
 
 from vitssl import train_state
 from vitssl.config import ConfigError, Data, Run
-from vitssl.data import cache as cache_module
-from vitssl.data.cache import MARK_BYTES, decoded_bytes, folder_of, mark_of, open_cache
-from vitssl.data.decode import decode, resize
+from vitssl.data.building.inspecting import verify
 from vitssl.data.index import Index, load_index, write_index
-from vitssl.data.inspecting import verify
+from vitssl.data.loading import cache as cache_module
+from vitssl.data.loading.cache import MARK_BYTES, decoded_bytes, folder_of, mark_of, open_cache
+from vitssl.data.pixels.decode import decode, resize
 
 NOBODY = 65534  # another user
 

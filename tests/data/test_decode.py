@@ -9,7 +9,7 @@ import pytest
 from PIL import Image, features
 
 from vitssl.config import ConfigError
-from vitssl.data import decode
+from vitssl.data.pixels import decode
 
 
 def encoded(image: Image.Image, format: str, **options) -> bytes:

@@ -14,9 +14,9 @@ from PIL import Image
 
 from vitssl.config import ConfigError
 from vitssl.data import shards
-from vitssl.data.decode import decode, decode_file, upright
-from vitssl.data.depth import to_levels
 from vitssl.data.index import Index, read_image
+from vitssl.data.pixels.decode import decode, decode_file, upright
+from vitssl.data.pixels.depth import to_levels
 
 RAMP = np.linspace(0, 1, 64 * 48).reshape(48, 64)
 

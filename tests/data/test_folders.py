@@ -11,8 +11,8 @@ import pytest
 from vitssl import cli
 from vitssl.config import ConfigError
 from vitssl.data import shards
-from vitssl.data.build_line import build_line
-from vitssl.data.sources import Source, open_source
+from vitssl.data.sources.build_line import build_line
+from vitssl.data.sources.opening import Source, open_source
 
 
 def flat(root: Path, **counts: int) -> Path:

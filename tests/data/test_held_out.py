@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.data.test_lists import listed, refused, write
-from vitssl.data.held_out import HoldOut, divided
-from vitssl.data.samples import Sample
-from vitssl.data.sources import open_source
+from vitssl.data.sources.held_out import HoldOut, divided
+from vitssl.data.sources.opening import open_source
+from vitssl.data.sources.samples import Sample
 
 
 def numbered(root: Path, **counts: int) -> list[tuple[str, str]]:

@@ -17,7 +17,7 @@ from scipy.io import savemat
 
 from tests import fuzz
 from vitssl.config import ConfigError
-from vitssl.data.sources import check_order, open_source
+from vitssl.data.sources.opening import check_order, open_source
 
 KINDS = ("", "folder:", "list:", "cub:", "npz:", "idx:", "csv:", "wds:", "torchvision:")
 

@@ -12,9 +12,9 @@ from scipy.io import savemat
 
 from vitssl.config import ConfigError
 from vitssl.data import shards
-from vitssl.data.lists import read_list
-from vitssl.data.sources import Source, open_source
-from vitssl.data.tables import read_csv
+from vitssl.data.sources.lists import read_list
+from vitssl.data.sources.opening import Source, open_source
+from vitssl.data.sources.tables import read_csv
 
 
 def write(root: Path, **files: str) -> None:

@@ -16,12 +16,12 @@ from PIL import Image
 
 from vitssl.config import ConfigError, Data, Subset
 from vitssl.data import shards
-from vitssl.data.cache import open_cache
-from vitssl.data.images import Cached, OnDevice, Streamed, open_images
 from vitssl.data.index import read_image
-from vitssl.data.layout import places, shape_of
-from vitssl.data.loader import EvalLoader, Order, TrainLoader, prefetch
-from vitssl.data.subset import train_and_heldout
+from vitssl.data.loading.cache import open_cache
+from vitssl.data.loading.images import Cached, OnDevice, Streamed, open_images
+from vitssl.data.loading.loader import EvalLoader, Order, TrainLoader, prefetch
+from vitssl.data.loading.subset import train_and_heldout
+from vitssl.data.pixels.layout import places, shape_of
 
 CPU = torch.device("cpu")
 
@@ -303,8 +303,8 @@ ENDLESS = """
 import sys
 from vitssl.config import Data
 from vitssl.data import shards
-from vitssl.data.loader import TrainLoader
-from vitssl.data.subset import train_and_heldout
+from vitssl.data.loading.loader import TrainLoader
+from vitssl.data.loading.subset import train_and_heldout
 index = shards.load_index(sys.argv[1])
 data = Data(shards=sys.argv[1], cache_dir=sys.argv[2], cache_gb=float(sys.argv[3]), workers=2)
 loader = TrainLoader(index, train_and_heldout(index, data, True), data, seed=0, batch_size=8)

@@ -7,8 +7,10 @@ import pytest
 from PIL import Image
 
 from vitssl.config import ConfigError
-from vitssl.data import findings, inspecting, names, order, shards, writing
+from vitssl.data import shards
+from vitssl.data.building import findings, inspecting, names, writing
 from vitssl.data.index import read_image
+from vitssl.data.loading import order
 
 COUNTS = {"train": {"cat": 30, "dog": 30}, "test": {"cat": 3, "dog": 3}}
 

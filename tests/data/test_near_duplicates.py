@@ -13,9 +13,10 @@ from PIL import Image, ImageEnhance
 from sklearn.datasets import load_sample_images
 
 from vitssl.config import ConfigError
-from vitssl.data import findings, near_duplicates, shards
-from vitssl.data.near_duplicates import equal, find, pairs_of, signatures, thumbnail
-from vitssl.data.sources import open_source
+from vitssl.data import shards
+from vitssl.data.building import findings, near_duplicates
+from vitssl.data.building.near_duplicates import equal, find, pairs_of, signatures, thumbnail
+from vitssl.data.sources.opening import open_source
 
 SPLITS = {"train": {"cat": 30, "dog": 30}, "test": {"cat": 8, "dog": 8}}
 

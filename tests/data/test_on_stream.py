@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from vitssl.data.batch import Batch
-from vitssl.data.on_stream import AHEAD, groups, on_own_stream
+from vitssl.data.loading.batch import Batch
+from vitssl.data.loading.on_stream import AHEAD, groups, on_own_stream
 
 CUDA = torch.device("cuda", 0)
 

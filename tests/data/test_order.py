@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vitssl.data import order
 from vitssl.data.index import Index, unwritten
-from vitssl.data.order import Order, Windows, dense, mixed, windows
+from vitssl.data.loading import order
+from vitssl.data.loading.order import Order, Windows, dense, mixed, windows
 
 SHARDS = {"train": [7, 12, 1, 9, 30], "unlabeled": [5, 16]}  # images in each
 

@@ -16,7 +16,7 @@ from scipy.io import savemat
 from torchvision import datasets
 
 from vitssl import cli
-from vitssl.data import paper_counts
+from vitssl.data.building import paper_counts
 from vitssl.data.index import load_index
 
 PAGE = (Path(__file__).parents[2] / "vitssl" / "docs" / "data.md").read_text()

@@ -21,7 +21,7 @@ from vitssl import cli
 from vitssl.config import ConfigError
 from vitssl.data import shards
 from vitssl.data.index import COLUMNS, _own_sha256, fingerprint, load_index, read_index
-from vitssl.data.sources import open_source
+from vitssl.data.sources.opening import open_source
 from vitssl.files import hash_file
 
 
@@ -258,7 +258,7 @@ def test_two_builds_at_once_write_one_set(make_folder, tmp_path):
 
 
 def test_building_needs_no_torch():
-    code = "import sys; from vitssl.data import cache, shards; sys.exit('torch' in sys.modules)"
+    code = "import sys; from vitssl.data import shards; from vitssl.data.loading import cache; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
 
 

@@ -13,8 +13,8 @@ START = """
 import sys
 import torch
 from vitssl.config import ConfigError, Data
-from vitssl.data import pool
-from vitssl.data.images import Streamed
+from vitssl import pool
+from vitssl.data.loading.images import Streamed
 from vitssl.data.index import load_index
 
 index = load_index(sys.argv[1])

@@ -13,8 +13,8 @@ from PIL import Image
 from torchvision import datasets
 
 from vitssl.config import ConfigError
-from vitssl.data.arrays import read_idx
-from vitssl.data.sources import open_source
+from vitssl.data.sources.arrays import read_idx
+from vitssl.data.sources.opening import open_source
 
 
 def image_bytes(value: int = 0, format: str = "JPEG") -> bytes:

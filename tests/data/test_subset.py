@@ -7,7 +7,7 @@ import pytest
 
 from vitssl.config import ConfigError, Data, Subset
 from vitssl.data.index import Index
-from vitssl.data.subset import train_and_heldout
+from vitssl.data.loading.subset import train_and_heldout
 
 
 def make_index(train: list[int], test: list[int], unlabeled: int = 0) -> Index:

@@ -11,8 +11,9 @@ import pytest
 
 from tests.data.webdatasets import PNG, build, cut, encoded, members, pets, refused, write_members, write_set, write_tar
 from vitssl import cli
-from vitssl.data import findings, shards
-from vitssl.data.webdatasets import ENDINGS, name_of
+from vitssl.data import shards
+from vitssl.data.building import findings
+from vitssl.data.sources.webdatasets import ENDINGS, name_of
 
 
 def cut_between_members(tar: Path) -> None:

@@ -15,10 +15,11 @@ import webdataset
 from tests.data.webdatasets import build, cut, encoded, pets, refused, write_set, write_tar
 from vitssl import config, train
 from vitssl.config import ConfigError, Data
-from vitssl.data import findings, names, shards
+from vitssl.data import shards
+from vitssl.data.building import findings, names
 from vitssl.data.index import Index
-from vitssl.data.loader import EvalLoader
-from vitssl.data.sources import open_source
+from vitssl.data.loading.loader import EvalLoader
+from vitssl.data.sources.opening import open_source
 
 CLASSES = ["cat", "dog", "emu"]
 COUNTS = {"train": {name: 4 for name in CLASSES}, "test": {name: 2 for name in CLASSES}}

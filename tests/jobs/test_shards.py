@@ -12,8 +12,8 @@ from jobs import prepare, shards
 from tests.jobs.conftest import EXAMPLE, write_index
 from vitssl.config import ConfigError, Data, Objectives, Run, Subset
 from vitssl.config.objectives.mae import MaeConfig
-from vitssl.data import findings
 from vitssl.data import index as data_index
+from vitssl.data.building import findings
 from vitssl.data.index import read_index
 from vitssl.data.shards import build
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vitssl.config import Objectives
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.objectives import drloc
 
 NAMES = [f.name for f in dataclasses.fields(Objectives)]

@@ -13,7 +13,7 @@ from torch import nn
 
 from vitssl import model
 from vitssl.config import ConfigError
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.evaluators.metrics import top_k_correct
 from vitssl.objectives.classify import balanced_weights, soft_cross_entropy
 from vitssl.train_state import TrainState, start

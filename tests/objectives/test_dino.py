@@ -10,7 +10,7 @@ from torch._dynamo.testing import CompileCounter
 from vitssl import cost, model
 from vitssl.config import ConfigError
 from vitssl.config.objectives.dino import DinoConfig
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.objectives.dino import Head
 from vitssl.objectives.losses import self_distillation
 from vitssl.objectives.teacher import rising_momentum

@@ -10,7 +10,7 @@ from torch._dynamo.testing import CompileCounter
 from tests.objectives.conftest import batch_of
 from vitssl import config, cost, model
 from vitssl.config import ConfigError
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.objectives.gmml import Gmml, pixel_error
 
 PAIRS = {

@@ -13,7 +13,7 @@ from torch._dynamo.testing import CompileCounter
 from tests.objectives.test_mae import slow_loss as slow_reconstruction
 from vitssl import cost, model
 from vitssl.config import ConfigError
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.objectives import lut
 from vitssl.objectives.losses import Gathered, info_nce
 from vitssl.objectives.masking import TokenMask

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from vitssl import model
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.objectives import masking
 from vitssl.objectives.decoders import LinearDecoder
 from vitssl.objectives.masking import TokenMask, random_mask

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitssl import model
 from vitssl.config import ConfigError
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.objectives.losses import Gathered, token_contrast
 
 BACKBONE = {"backbone.masked_tokens": {"count": 3, "blocks": 2}}

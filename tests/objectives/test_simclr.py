@@ -11,7 +11,7 @@ from torch._dynamo.testing import CompileCounter
 
 from vitssl import cost, model
 from vitssl.config import ConfigError
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.objectives.losses import Gathered, nt_xent
 
 TINY = {"hidden_dim": 16, "out_dim": 8}

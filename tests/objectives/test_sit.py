@@ -13,7 +13,7 @@ from torchvision.transforms.functional import gaussian_blur
 from vitssl import config, dist, model
 from vitssl.config import ConfigError
 from vitssl.config.objectives.sit import SitConfig
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.objectives import inpainting, sit
 from vitssl.objectives.inpainting import blurred, draw_rectangles
 from vitssl.objectives.sit import turned

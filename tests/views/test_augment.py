@@ -13,7 +13,7 @@ from timm.data import auto_augment as timm_ops
 from torchvision.transforms import AutoAugment, AutoAugmentPolicy
 
 from vitssl.config import ConfigError
-from vitssl.data.batch import RawBatch
+from vitssl.data.loading.batch import RawBatch
 from vitssl.views import color, image_op
 from vitssl.views.augment import ARGUMENTS, CIFAR_ARGUMENTS, GEOMETRY, NONE, OPERATIONS, Policy, SampledOps, affine, parse
 from vitssl.views.image_op import apply

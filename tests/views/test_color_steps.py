@@ -14,7 +14,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from vitssl.config import ColorStep, View, merge
-from vitssl.data.batch import RawBatch
+from vitssl.data.loading.batch import RawBatch
 from vitssl.views import color
 from vitssl.views.color_steps import color_ops
 from vitssl.views.image_op import apply

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from vitssl.config import View
-from vitssl.data.batch import RawBatch
+from vitssl.data.loading.batch import RawBatch
 from vitssl.views.erase import Boxes, erase_at_once, erase_one_by_one, erased_boxes
 from vitssl.views.random import StepRandom
 

@@ -13,8 +13,8 @@ from sklearn.datasets import load_sample_images
 from torchvision.transforms import functional as tv
 
 from vitssl.config import Blur, ColorOp, ColorStep, ConfigError, Gray, Jitter, Solarize, View
-from vitssl.data.batch import RawBatch
-from vitssl.data.layout import places, shape_of
+from vitssl.data.loading.batch import RawBatch
+from vitssl.data.pixels.layout import places, shape_of
 from vitssl.views import EvalView, TrainViews
 from vitssl.views.augment import parse
 from vitssl.views.color_steps import color_ops

@@ -21,7 +21,7 @@ from tests.jobs.standin import COST
 from tests.weights import releases
 from vitssl import cli, config, model
 from vitssl.checkpoints import tensor_files
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.trained import Trained
 from vitssl.weights import onnx, timm_names
 from vitssl.weights.exporting import export

@@ -19,7 +19,7 @@ from tests.weights.releases import CLASSES, RELEASES, SIZE_PX, Release
 from vitssl import cli, config, model
 from vitssl.checkpoints import pretrained
 from vitssl.config import ConfigError
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.objectives.masking import TokenMask
 from vitssl.weights import importing, timm_names
 from vitssl.weights.exporting import export

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from vitssl.config import NO_SHARDS, ConfigError
-from vitssl.data.batch import Batch
 from vitssl.data.index import load_index
-from vitssl.data.loader import EvalLoader
+from vitssl.data.loading.batch import Batch
+from vitssl.data.loading.loader import EvalLoader
 from vitssl.trained import Trained
 
 AT_ONCE = 64  # images of a pass: their attention maps are held, (heads, T, T) for each block

@@ -17,7 +17,7 @@ from vitssl import dist, memory
 from vitssl.bench import data, masked_tokens, sizes, steps, streaming
 from vitssl.bench.base import Bench, Comparison
 from vitssl.config import ConfigError
-from vitssl.data.sources import open_source
+from vitssl.data.sources.opening import open_source
 
 STREAMED = {"cache_gb": 0.0, "workers": 0}
 COMPARISONS: dict[str, Callable[[Bench], Comparison]] = {

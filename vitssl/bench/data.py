@@ -20,13 +20,13 @@ from vitssl import config, cost
 from vitssl.bench.base import Bench, Comparison
 from vitssl.bench.sizes import SIZES, peak_flops_s, training_step
 from vitssl.data import shards
-from vitssl.data.batch import Batch, RawBatch
 from vitssl.data.index import Index, load_index
-from vitssl.data.layout import places
-from vitssl.data.loader import TrainLoader
-from vitssl.data.on_stream import groups, on_own_stream
-from vitssl.data.sources import open_source
-from vitssl.data.subset import train_and_heldout
+from vitssl.data.loading.batch import Batch, RawBatch
+from vitssl.data.loading.loader import TrainLoader
+from vitssl.data.loading.on_stream import groups, on_own_stream
+from vitssl.data.loading.subset import train_and_heldout
+from vitssl.data.pixels.layout import places
+from vitssl.data.sources.opening import open_source
 from vitssl.views import TrainViews
 
 

@@ -13,7 +13,7 @@ from vitssl import config, cost, dist, model, optim, passes
 from vitssl.bench.base import Bench, Comparison
 from vitssl.config import Run
 from vitssl.config.data import view_px
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.train_state import compiled
 
 

@@ -18,8 +18,8 @@ from vitssl.bench.base import Bench, Comparison
 from vitssl.bench.data import cores
 from vitssl.data import shards
 from vitssl.data.index import load_index
-from vitssl.data.loader import TrainLoader
-from vitssl.data.subset import train_and_heldout
+from vitssl.data.loading.loader import TrainLoader
+from vitssl.data.loading.subset import train_and_heldout
 
 BATCH = 64
 PER_TAR = 500  # images

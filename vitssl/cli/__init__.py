@@ -130,9 +130,10 @@ def _analyze_parser(commands: argparse._SubParsersAction) -> None:
 
 
 def _shards_build(arguments: argparse.Namespace) -> None:
-    from vitssl.data import folders, shards, sources
+    from vitssl.data import shards
+    from vitssl.data.sources import folders, opening
 
-    sources.check_order(arguments.source, arguments.out)
+    opening.check_order(arguments.source, arguments.out)
     for line in folders.notes(arguments.source.partition("?")[0].removeprefix("folder:")):
         note(line)
     build = shards.rebuild if arguments.rebuild else shards.build

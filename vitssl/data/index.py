@@ -26,10 +26,10 @@ import numpy as np
 from vitssl.atomic import write_atomically
 from vitssl.config import ConfigError
 from vitssl.config.base import closest
-from vitssl.data.build_line import build_line, holds_runs
-from vitssl.data.decode import decode
 from vitssl.data.index_schema import COLUMNS, columns_of
-from vitssl.data.splits import spelled
+from vitssl.data.pixels.decode import decode
+from vitssl.data.sources.build_line import build_line, holds_runs
+from vitssl.data.sources.splits import spelled
 from vitssl.files import hash_file
 from vitssl.reader import read_whole
 

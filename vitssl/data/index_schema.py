@@ -10,7 +10,7 @@ import numpy as np
 
 from vitssl import records
 from vitssl.config import ConfigError
-from vitssl.data.decode import MOST_PIXELS
+from vitssl.data.pixels.decode import MOST_PIXELS
 
 SHARD_NAME = re.compile(r"[\w-][\w.-]*")  # a file of the folder itself
 LINES = {"name": str, "source": str, "sha256": str, "classes": [str]}  # each in one line that does nothing to a terminal

@@ -3,7 +3,7 @@
 Each tar holds samples of one split as two members, ``00000017.jpg`` (the original bytes of a file, or a PNG of an array or of an image
 that had to be scaled to 8 bits) and ``00000017.cls`` (the label in decimal, -1 where there is none). Nothing in a shard depends on the
 path, the time or the number of workers. The images of large splits are in random order. Tars that somebody else wrote are shards in place
-(`vitssl.data.in_place`).
+(`vitssl.data.building.in_place`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ import sys
 from pathlib import Path
 from typing import IO, Any
 
+from vitssl import pool
 from vitssl.atomic import write_atomically
 from vitssl.config import ConfigError
-from vitssl.data import findings, finishing, folders, in_place, listing, pool, writing
-from vitssl.data.build_line import build_command
+from vitssl.data.building import findings, finishing, in_place, listing, writing
+from vitssl.data.building.inspecting import info, verify
 from vitssl.data.index import INDEX_FILE, SAMPLES_FILE, UNFINISHED, Index, load_index, read_index, write_index
-from vitssl.data.inspecting import info, verify
-from vitssl.data.samples import Source, Tars
-from vitssl.data.sources import open_source
+from vitssl.data.sources import folders
+from vitssl.data.sources.build_line import build_command
+from vitssl.data.sources.opening import open_source
+from vitssl.data.sources.samples import Source, Tars
 from vitssl.files import flock, open_lock
 from vitssl.reader import read_whole
 
@@ -51,7 +53,7 @@ def build(
     complete folder nothing is done. Two builds into one folder wait for each other.
 
     Args:
-        source: see `vitssl.data.sources`.
+        source: see `vitssl.data.sources.opening`.
         workers: processes; None takes every core.
         skip_bad: leave out images that cannot be read or decoded; `found.json` names them.
 

@@ -19,11 +19,11 @@ from vitssl.backbones.base import Features
 from vitssl.checkpoints import pretrained
 from vitssl.config import ConfigError, Run
 from vitssl.config.evals import EvalConfig, FeaturesConfig
-from vitssl.data.batch import Batch
+from vitssl.data import UNLABELLED
 from vitssl.data.index import Index, load_index
-from vitssl.data.loader import EvalLoader
-from vitssl.data.samples import UNLABELLED
-from vitssl.data.subset import Split
+from vitssl.data.loading.batch import Batch
+from vitssl.data.loading.loader import EvalLoader
+from vitssl.data.loading.subset import Split
 from vitssl.model import Model
 from vitssl.views import EvalView
 from vitssl.words import few

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vitssl import config
 from vitssl.backbones.base import Backbone
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.objectives.step import Step
 
 

@@ -11,8 +11,8 @@ from vitssl import config
 from vitssl.backbones import layers, norms
 from vitssl.backbones.base import Backbone, Features
 from vitssl.config.objectives.classify import ClassifyConfig, HeadConfig
-from vitssl.data.batch import Batch
-from vitssl.data.samples import UNLABELLED
+from vitssl.data import UNLABELLED
+from vitssl.data.loading.batch import Batch
 from vitssl.objectives.base import Objective
 from vitssl.objectives.step import Step
 

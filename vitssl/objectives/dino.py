@@ -13,7 +13,7 @@ from vitssl import config, dist
 from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone
 from vitssl.config.objectives.dino import DinoConfig
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.objectives.base import Objective
 from vitssl.objectives.heads import Prototypes, mlp
 from vitssl.objectives.losses import self_distillation

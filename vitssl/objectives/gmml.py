@@ -12,7 +12,7 @@ from vitssl import config
 from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone, Features
 from vitssl.config.objectives.gmml import GmmlConfig
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.objectives.base import Objective
 from vitssl.objectives.corruption import copied, covering, draw_blocks, fill, replacement
 from vitssl.objectives.decoders import PixelDecoder

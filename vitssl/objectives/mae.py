@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from vitssl import config
 from vitssl.backbones.base import Backbone, Features
 from vitssl.config.objectives.mae import MaeConfig
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.objectives.base import Objective
 from vitssl.objectives.decoders import make_decoder
 from vitssl.objectives.masking import TokenMask, encode_visible, filled_in, random_mask, reconstruction_error

@@ -13,7 +13,7 @@ from vitssl import config
 from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone
 from vitssl.config.objectives.masked_tokens import MaskedTokensConfig
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.objectives.base import Objective
 from vitssl.objectives.losses import Gathered, token_contrast
 from vitssl.objectives.step import Step

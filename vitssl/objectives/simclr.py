@@ -13,7 +13,7 @@ from vitssl import config
 from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone
 from vitssl.config.objectives.simclr import SimclrConfig
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.objectives.base import Objective
 from vitssl.objectives.heads import mlp
 from vitssl.objectives.losses import Gathered, nt_xent

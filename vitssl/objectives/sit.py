@@ -10,7 +10,7 @@ from vitssl import config
 from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone
 from vitssl.config.objectives.sit import SitConfig
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.objectives.base import Objective
 from vitssl.objectives.decoders import PixelDecoder
 from vitssl.objectives.inpainting import corrupt

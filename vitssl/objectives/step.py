@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitssl.backbones import norms
 from vitssl.backbones.base import Backbone, Embedded, Features
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 
 
 class Step:

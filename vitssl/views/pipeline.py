@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from vitssl.config import View
-from vitssl.data.batch import Batch, RawBatch
-from vitssl.data.layout import places, shape_of
+from vitssl.data.loading.batch import Batch, RawBatch
+from vitssl.data.pixels.layout import places, shape_of
 from vitssl.views.augment import parse
 from vitssl.views.color_steps import color_ops
 from vitssl.views.crop import centre_windows, crop_windows

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from vitssl.data.batch import RawBatch
+from vitssl.data.loading.batch import RawBatch
 
 
 class StepRandom:

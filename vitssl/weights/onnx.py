@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vitssl.atomic import replacing
 from vitssl.config import ConfigError
-from vitssl.data.batch import Batch
+from vitssl.data.loading.batch import Batch
 from vitssl.model import Model
 from vitssl.trained import Trained
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from vitssl.data import findings, listing, writing
+from vitssl.data.building import findings, listing, writing
 from vitssl.data.index import Index
 
 

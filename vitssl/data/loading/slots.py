@@ -12,7 +12,7 @@ import mmap
 import numpy as np
 
 from vitssl.config import ConfigError
-from vitssl.data.layout import ALWAYS_PADDED, MOST_PADDED
+from vitssl.data.pixels.layout import ALWAYS_PADDED, MOST_PADDED
 
 
 def open_slots(sizes_N2: np.ndarray, batch_size: int, count: int) -> list[np.ndarray]:

@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from vitssl.config import ConfigError
-from vitssl.data.samples import Options, Sample
+from vitssl.data.sources.samples import Options, Sample
 from vitssl.words import first_few
 
 SHARES = ("test", "val")  # options that hold out a share of the training images

@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from vitssl.config import ConfigError
-from vitssl.data import depth
+from vitssl.data.pixels import depth
 
 EXTENSIONS = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png"}
 # Pillow knows more, some of which start programs (EPS: Ghostscript) or open what a file names, whatever the file's ending says
@@ -38,7 +38,7 @@ def decode_file(encoded: bytes, name: str) -> Decoded:
     """An encoded image as RGB pixels (H, W, 3) uint8.
 
     Turned upright by its EXIF orientation; grey, palette and CMYK images become RGB, transparency is dropped, other depths than 8 bits
-    are scaled by the rule of `vitssl.data.depth`.
+    are scaled by the rule of `vitssl.data.pixels.depth`.
 
     Raises:
         ConfigError: naming ``name``, when the bytes are not an image, the image is cut short, or the rule refuses its values.

@@ -15,10 +15,11 @@ from pathlib import Path
 from PIL import features
 
 from vitssl.config import ConfigError
-from vitssl.data import held_out, lists
-from vitssl.data.held_out import SHARES
-from vitssl.data.samples import UNLABELLED, Options, Sample, Source, refuse_twice
-from vitssl.data.splits import (
+from vitssl.data import UNLABELLED
+from vitssl.data.sources import held_out, lists
+from vitssl.data.sources.held_out import SHARES
+from vitssl.data.sources.samples import Options, Sample, Source, refuse_twice
+from vitssl.data.sources.splits import (
     HELD_OUT,
     TRAIN,
     UNLABELED,

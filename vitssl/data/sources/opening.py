@@ -7,7 +7,7 @@
     folder:PATH?classes=FILE        only the classes that FILE lists, one a line (ImageNet-100)
     folder:PATH?unlabeled=FOLDER    images without labels that are elsewhere, too
     torchvision:NAME[?root=PATH]    downloaded where the network allows
-    list:PATH?train=FILE&test=FILE  lists of images and labels, in one of the layouts of `vitssl.data.lists`; further splits
+    list:PATH?train=FILE&test=FILE  lists of images and labels, in one of the layouts of `vitssl.data.sources.lists`; further splits
                                     likewise; images=FOLDER says where the images are, if not in PATH; train=CLASS:FILE adds a
                                     list of the images of one class, in the folder of its name; a split may have several; label=2 takes
                                     the labels from the second column of text, where path is the first; else they are in the last;
@@ -18,7 +18,7 @@
     csv:FILE                        columns path, label and, optionally, split; path=COLUMN and label=COLUMN choose others;
                                     test=0.2&seed=0 holds out a share where there is no such split, as in a folder,
                                     and group=COLUMN all images of a patient or a scene together
-    wds:TARS?test=TARS              a WebDataset, which stays where it is (`vitssl.data.webdatasets`): TARS such as x-{000..146}.tar
+    wds:TARS?test=TARS              a WebDataset, which stays where it is (`vitssl.data.sources.webdatasets`): TARS such as x-{000..146}.tar
 
 What follows a "?" is relative to PATH, unless it is absolute. A sample's image is a path of a file, or its pixels; files are
 listed here and read when the shards are written.
@@ -36,11 +36,11 @@ import numpy as np
 
 from vitssl.config import ConfigError
 from vitssl.config.base import closest
-from vitssl.data import arrays, held_out, of_lists, torchvision_sets, webdatasets
-from vitssl.data.folders import existing, open_folder
 from vitssl.data.index import INDEX_FILE, UNFINISHED
-from vitssl.data.samples import Options, Sample, Source
-from vitssl.data.splits import UNLABELED, spelled
+from vitssl.data.sources import arrays, held_out, listed, torchvision_sets, webdatasets
+from vitssl.data.sources.folders import existing, open_folder
+from vitssl.data.sources.samples import Options, Sample, Source
+from vitssl.data.sources.splits import UNLABELED, spelled
 from vitssl.records import LINE
 from vitssl.words import has_control, one_line
 
@@ -200,10 +200,10 @@ class _Parts(Sequence):
 _KINDS: dict[str, tuple[Callable[[str, Options], Source], tuple[str, ...] | None]] = {
     "folder": (open_folder, ("classes", "test", "val", "seed", UNLABELED)),
     "torchvision": (_torchvision, ("root",)),
-    "list": (of_lists.open_list, None),
-    "cub": (of_lists.open_cub, ()),
+    "list": (listed.open_list, None),
+    "cub": (listed.open_cub, ()),
     "npz": (_npz, ()),
     "idx": (_idx, ()),
-    "csv": (of_lists.open_csv, ("path", "label", *held_out.OPTIONS, "group")),
+    "csv": (listed.open_csv, ("path", "label", *held_out.OPTIONS, "group")),
     "wds": (webdatasets.open_tars, webdatasets.OPTIONS),
 }

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from vitssl.data import UNLABELLED
 from vitssl.data.index import Index, unwritten
-from vitssl.data.samples import UNLABELLED
 
 DRLOC, GMML, MASKED_TOKENS = "Drloc's Table 1", "GMML's Table 5", "the text of the masked tokens paper"
 OWN = "the set's own paper or page"

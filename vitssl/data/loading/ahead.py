@@ -15,8 +15,8 @@ from functools import lru_cache, partial
 import numpy as np
 
 from vitssl.data.index import Index
-from vitssl.data.order import LANES, needed
-from vitssl.data.prefetch import prefetch
+from vitssl.data.loading.order import LANES, needed
+from vitssl.data.loading.prefetch import prefetch
 
 BLOCK = 4 << 20  # bytes of one request
 SLICES = 8  # of batches, each of one rank, by which reading is ahead

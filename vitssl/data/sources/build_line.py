@@ -6,8 +6,8 @@ import re
 import shlex
 from pathlib import Path
 
-from vitssl.data.folders import A_FIFTH, source_of, walk_images
-from vitssl.data.splits import HELD_OUT, TRAIN, first_named, split_folders, subfolders
+from vitssl.data.sources.folders import A_FIFTH, source_of, walk_images
+from vitssl.data.sources.splits import HELD_OUT, TRAIN, first_named, split_folders, subfolders
 
 
 def holds_runs(folder: str | Path) -> bool:

@@ -14,8 +14,8 @@ from typing import TypeVar
 
 import torch
 
-from vitssl.data.batch import Batch
-from vitssl.data.prefetch import prefetch
+from vitssl.data.loading.batch import Batch
+from vitssl.data.loading.prefetch import prefetch
 
 T = TypeVar("T")
 AHEAD = 1  # groups of slices that wait, besides the one that is being made and the one that is trained on

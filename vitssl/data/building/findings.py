@@ -14,8 +14,8 @@ from typing import Any
 
 from vitssl.atomic import write_atomically
 from vitssl.config import ConfigError
-from vitssl.data.depth import RULE
 from vitssl.data.index import Index
+from vitssl.data.pixels.depth import RULE
 from vitssl.files import read_json
 from vitssl.words import counted, one_line
 

@@ -1,6 +1,6 @@
 """From shards to batches: which image comes when, in which slice of which global batch.
 
-The stream of images (`vitssl.data.order`) is one seeded permutation per epoch after the other, cut into global batches of equal size that
+The stream of images (`order`) is one seeded permutation per epoch after the other, cut into global batches of equal size that
 may straddle epochs. Ranks and accumulation only cut each global batch into contiguous slices. So a run resumes at any step without stored
 state.
 
@@ -18,13 +18,13 @@ import numpy as np
 import torch
 
 from vitssl.config import ConfigError, Data
-from vitssl.data.batch import RawBatch
-from vitssl.data.decode import resized_sizes
-from vitssl.data.images import HostBatches, Images, open_images, pinned, resolved
 from vitssl.data.index import Index
-from vitssl.data.order import Order, dense, windows
-from vitssl.data.prefetch import prefetch
-from vitssl.data.subset import Split
+from vitssl.data.loading.batch import RawBatch
+from vitssl.data.loading.images import HostBatches, Images, open_images, pinned, resolved
+from vitssl.data.loading.order import Order, dense, windows
+from vitssl.data.loading.prefetch import prefetch
+from vitssl.data.loading.subset import Split
+from vitssl.data.pixels.decode import resized_sizes
 
 PREFETCH = 4  # slices read ahead
 

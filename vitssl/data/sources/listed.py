@@ -1,4 +1,4 @@
-"""Data sets that lists and tables of image files name: the rows of `vitssl.data.lists` and `vitssl.data.tables` become samples."""
+"""Data sets that lists and tables of image files name: the rows of `lists` and `tables` become samples."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import re
 from pathlib import Path
 
 from vitssl.config import ConfigError
-from vitssl.data import held_out, lists, tables
-from vitssl.data.folders import existing
-from vitssl.data.samples import UNLABELLED, Options, Sample, Source, refuse_twice
+from vitssl.data import UNLABELLED
+from vitssl.data.sources import held_out, lists, tables
+from vitssl.data.sources.folders import existing
+from vitssl.data.sources.samples import Options, Sample, Source, refuse_twice
 from vitssl.words import is_control
 
 MOST_LETTERS = 1000  # of a class's name

@@ -1,6 +1,6 @@
 """Tars that stay where they are as shards: what each holds, a link to it in the folder of the index, and which classes all of them have.
 
-A build reads each tar once and records a row for each image, as for shards that it writes (`vitssl.data.writing`), and each sample's name
+A build reads each tar once and records a row for each image, as for shards that it writes (`writing`), and each sample's name
 and label. Once all are read, `images` says which images the source has, as if it had listed them.
 """
 
@@ -17,9 +17,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from vitssl.config import ConfigError
-from vitssl.data import decode, tars, writing
-from vitssl.data.finishing import Records
-from vitssl.data.samples import UNLABELLED, Sample, Source, Tars
+from vitssl.data import UNLABELLED
+from vitssl.data.building import tars, writing
+from vitssl.data.building.finishing import Records
+from vitssl.data.pixels import decode
+from vitssl.data.sources.samples import Sample, Source, Tars
 from vitssl.reader import MOST_IMAGE_BYTES
 
 MOST_CLASSES = 1_000_000

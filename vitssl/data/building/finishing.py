@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from vitssl import pool
 from vitssl.config import ConfigError
-from vitssl.data import findings, near_duplicates, pool
+from vitssl.data import UNLABELLED
+from vitssl.data.building import findings, near_duplicates
+from vitssl.data.building.writing import Job
 from vitssl.data.index import COLUMNS, Index, fingerprint
-from vitssl.data.samples import UNLABELLED, Sample, Source
-from vitssl.data.writing import Job
+from vitssl.data.sources.samples import Sample, Source
 
 BAD_IMAGES = "bad_images.txt"
 SHOWN = 20  # bad images on the screen

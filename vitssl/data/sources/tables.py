@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from vitssl.config import ConfigError
-from vitssl.data.lists import Row, read_text
-from vitssl.data.splits import spelled
+from vitssl.data.sources.lists import Row, read_text
+from vitssl.data.sources.splits import spelled
 from vitssl.words import counted, listed, one_line
 
 # what people call the columns of such a table

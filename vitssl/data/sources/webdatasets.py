@@ -22,9 +22,10 @@ from itertools import chain, islice
 from pathlib import Path
 
 from vitssl.config import ConfigError
-from vitssl.data import lists
-from vitssl.data.folders import IMAGE_ENDINGS
-from vitssl.data.samples import UNLABELLED, Options, Sample, Tars
+from vitssl.data import UNLABELLED
+from vitssl.data.sources import lists
+from vitssl.data.sources.folders import IMAGE_ENDINGS
+from vitssl.data.sources.samples import Options, Sample, Tars
 
 SPLITS = ("test", "val", "unlabeled")
 OPTIONS = (*SPLITS, "image", "label", "classes")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitssl.config import ConfigError, Data, Subset
+from vitssl.data import UNLABELLED
 from vitssl.data.index import Index
-from vitssl.data.samples import UNLABELLED
 from vitssl.words import first_few
 
 

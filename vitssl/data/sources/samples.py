@@ -10,7 +10,6 @@ import numpy as np
 
 from vitssl.config import ConfigError
 
-UNLABELLED = -1  # the label of an image without one
 Options = dict[str, list[str]]  # what follows the "?" of a source, by key
 
 

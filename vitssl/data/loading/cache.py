@@ -32,12 +32,12 @@ from typing import IO
 
 import numpy as np
 
+from vitssl import pool
 from vitssl.atomic import move
 from vitssl.config import ConfigError, Data
-from vitssl.data import pool
-from vitssl.data.decode import resize, resized_sizes
 from vitssl.data.index import REBUILD, Index, read_image
-from vitssl.data.layout import clear_padding, offsets, places, shape_of
+from vitssl.data.pixels.decode import resize, resized_sizes
+from vitssl.data.pixels.layout import clear_padding, offsets, places, shape_of
 from vitssl.files import flock, hash_file, of_this_user, open_lock
 
 FOLDER_BUDGET = 4  # times data.cache_gb: what the caches of a folder may take together before old ones are evicted

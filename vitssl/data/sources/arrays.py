@@ -36,7 +36,7 @@ class Arrays(NamedTuple):
     """The images of one split."""
 
     name: str  # of the images, for messages
-    images: np.ndarray  # numbers (N, H, W) or (N, H, W, 3); `vitssl.data.depth` scales what is not uint8
+    images: np.ndarray  # numbers (N, H, W) or (N, H, W, 3); `vitssl.data.pixels.depth` scales what is not uint8
     labels: np.ndarray  # integers from 0 (N,)
 
 

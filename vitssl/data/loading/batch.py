@@ -12,7 +12,7 @@ from torch import Tensor
 class RawBatch:
     """Decoded images on their way to the device, a slice of one global batch."""
 
-    pixels: Tensor  # uint8 RGB (B, C, H, W), zero on the right and below where an image is smaller, or flat (`vitssl.data.layout`)
+    pixels: Tensor  # uint8 RGB (B, C, H, W), zero on the right and below where an image is smaller, or flat (`vitssl.data.pixels.layout`)
     sizes_B2: Tensor  # int64 (height, width) of each image; on the CPU
     labels_B: Tensor  # int64, -1 where there is none
     index_B: Tensor  # int64 position of each image in the shards' index

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitssl import pool
 from vitssl.config import ConfigError, Data
-from vitssl.data import pool
-from vitssl.data.ahead import Ahead, open_shard
-from vitssl.data.cache import Cache, decoded_bytes, open_cache
-from vitssl.data.decode import resize, resized_sizes
 from vitssl.data.index import Index, read_image
-from vitssl.data.layout import clear_padding, places, shape_of
-from vitssl.data.slots import open_slots
+from vitssl.data.loading.ahead import Ahead, open_shard
+from vitssl.data.loading.cache import Cache, decoded_bytes, open_cache
+from vitssl.data.loading.slots import open_slots
+from vitssl.data.pixels.decode import resize, resized_sizes
+from vitssl.data.pixels.layout import clear_padding, places, shape_of
 
 PREFETCHED = 2  # batches of each worker process, decoded or asked for
 Positions = Callable[[], Iterator[np.ndarray]]

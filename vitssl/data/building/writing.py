@@ -19,10 +19,11 @@ import numpy as np
 from vitssl.atomic import move, write_atomically
 from vitssl.config import ConfigError
 from vitssl.config.data import SHUFFLE_WINDOW
-from vitssl.data import decode, depth, listing
+from vitssl.data.building import listing
+from vitssl.data.building.near_duplicates import signatures, thumbnail
 from vitssl.data.index import UNFINISHED, sha256_of
-from vitssl.data.near_duplicates import signatures, thumbnail
-from vitssl.data.samples import InOrder, Sample, Source, Tars
+from vitssl.data.pixels import decode, depth
+from vitssl.data.sources.samples import InOrder, Sample, Source, Tars
 from vitssl.files import hash_file
 from vitssl.reader import MOST_IMAGE_BYTES, read_whole
 from vitssl.words import note
@@ -85,7 +86,7 @@ class Job:
 def mixed(source: Source, listed: list[listing.Row]) -> tuple[Source, list[listing.Row]]:
     """A source and its rows with the images of large splits in random order, always the same.
 
-    Sources list their images class by class. Shards in that order could not be read one after the other in training (`vitssl.data.order`).
+    Sources list their images class by class. Shards in that order could not be read one after the other in training (`loading.order`).
     """
     splits, rows, first = dict(source.splits), [], 0
     for split, samples in source.splits.items():

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from vitssl import pool
 from vitssl.config import ConfigError
 from vitssl.config.data import SHUFFLE_WINDOW
-from vitssl.data import findings, order, pool
+from vitssl.data.building import findings
+from vitssl.data.building.paper_counts import comparison
 from vitssl.data.index import INDEX_FILE, REBUILD, Index, fingerprint, load_index, read_image, read_index, size_problems
-from vitssl.data.paper_counts import comparison
+from vitssl.data.loading import order
 from vitssl.files import hash_file
 from vitssl.words import counted, first_few
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from vitssl.config import ConfigError
 from vitssl.data.index import Index
-from vitssl.data.samples import Sample, Source, Tars
-from vitssl.data.sources import open_source
+from vitssl.data.sources.opening import open_source
+from vitssl.data.sources.samples import Sample, Source, Tars
 from vitssl.reader import open_regular
 from vitssl.words import counted, first_few
 
