@@ -13,8 +13,9 @@ if __name__ == "__main__":
 
     environment.require()
 
-from jobs import cluster, local
+from jobs import local
 from jobs.chosen import named, runs_of, shared, sweep_folder, waiting_for, yet_to_queue
+from jobs.slurm import cluster
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError
 from vitssl.run_folder import is_trained

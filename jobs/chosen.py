@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from jobs import cluster
+from jobs.slurm import cluster
 from vitssl.config import ConfigError
 from vitssl.config.base import closest
 from vitssl.files import read_json, read_sweep

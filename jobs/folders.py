@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from jobs.graph import Graph, Job
-from jobs.shards import ROOT, facts, folders_of, images_worked
-from jobs.sweep import Spec
+from jobs.plan.graph import Graph, Job
+from jobs.plan.shards import facts, folders_of, images_worked
+from jobs.plan.sweep import Spec
 from vitssl.atomic import write_atomically
 from vitssl.config import SCHEMA, ConfigError, Run, Site, View, active, active_views, checkpoints, read_yaml, save_fields, unstarted
 from vitssl.config.evals import evals_of
@@ -25,7 +25,7 @@ from vitssl.config.sweep import Arm
 from vitssl.files import GRID, SUBMITTING, hash_file, held, read_json, write_json
 from vitssl.reader import read_whole
 from vitssl.run_folder import DONE, LAST
-from vitssl.version import SOURCE, commit
+from vitssl.version import ROOT, SOURCE, commit
 
 
 def check_trained(jobs: Sequence[Job]) -> None:
@@ -99,7 +99,7 @@ class Launch:
     source: Path
     use_current_source: bool = False
     module: str = "vitssl.train"
-    start: dict[str, float] | None = None  # when and why its runs begin later than at once (jobs.greenest.Start)
+    start: dict[str, float] | None = None  # when and why its runs begin later than at once (jobs.slurm.greenest.Start)
     commit: tuple[str | None, bool] = dataclasses.field(default_factory=commit)
     command: str = dataclasses.field(default_factory=lambda: shlex.join(sys.orig_argv))
 

@@ -23,9 +23,9 @@ from rich.text import Text
 
 from jobs.command import NodeInfo, report_command, start
 from jobs.folders import Launch, status_command, write_run
-from jobs.graph import Graph, Job
+from jobs.plan.graph import Graph, Job
+from jobs.plan.time_left import Seen, Work, remaining, seen_of, time_of, work
 from jobs.slots import WHOLE, Slot, slots
-from jobs.time_left import Seen, Work, remaining, seen_of, time_of, work
 from vitssl.config import ConfigError
 from vitssl.files import busy_file, read_json, write_json
 from vitssl.run_folder import ERROR, LAST, error_of

@@ -21,12 +21,13 @@ if __name__ == "__main__":
 
 from rich.console import Console
 
-from jobs import cluster, folders, local
+from jobs import folders, local
 from jobs.chosen import line_of, named, parents_of, runs_of, sweep_folder, waiting_for, yet_to_queue
 from jobs.command import TRAINING
-from jobs.existing import identity_of
 from jobs.folders import Launch
-from jobs.graph import Graph, Job, only_evaluated
+from jobs.plan.existing import identity_of
+from jobs.plan.graph import Graph, Job, only_evaluated
+from jobs.slurm import cluster
 from jobs.submit import launch_all
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Site, assign, checkpoints, load, merge

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from jobs.folders import Launch
-from jobs.graph import Job
-from jobs.pace import on_gpu
+from jobs.plan.graph import Job
+from jobs.plan.pace import on_gpu
 from vitssl.emissions import visible_gpus
 from vitssl.words import counted
 

@@ -18,11 +18,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jobs import cluster, local, logs
+from jobs import local
 from jobs.chosen import run_named, sweep_folder, yet_to_queue
-from jobs.states import ENDED, Picture, Status, is_over, look
-from jobs.tables import fits, print_table
-from jobs.time_left import Seen, Work, time_of
+from jobs.display import logs
+from jobs.display.states import ENDED, Picture, Status, is_over, look
+from jobs.display.tables import fits, print_table
+from jobs.plan.time_left import Seen, Work, time_of
+from jobs.slurm import cluster
 from vitssl.arguments import Parser, guarded
 from vitssl.config.evals import measured_by
 from vitssl.files import read_json

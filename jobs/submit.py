@@ -21,30 +21,15 @@ if __name__ == "__main__":
 
 from rich.console import Console
 
-from jobs import (
-    cluster,
-    equalize,
-    folders,
-    graph,
-    greenest,
-    local,
-    notes,
-    overrides,
-    predict,
-    prepare,
-    reuse,
-    shards,
-    show,
-    site_profile,
-    smoke,
-    sweep,
-    sweep_files,
-    weights,
-)
-from jobs.cells import cells
+from jobs import folders, local, site_profile
 from jobs.command import TRAINING
-from jobs.overrides import CLI
-from jobs.preflight import check_disk, placed
+from jobs.display import show
+from jobs.inputs import prepare, reuse, weights
+from jobs.plan import equalize, graph, notes, overrides, predict, shards, smoke, sweep, sweep_files
+from jobs.plan.cells import cells
+from jobs.plan.overrides import CLI
+from jobs.slurm import cluster, greenest
+from jobs.slurm.preflight import check_disk, placed
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Site
 from vitssl.terminal import console as screen
@@ -193,7 +178,7 @@ def _dry_run(
     spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, unfetched: dict[str, str], options: argparse.Namespace, console: Console
 ) -> int:  # fmt: skip
     """Print the totals first: with all jobs, a large sweep's tables and scripts are hundreds of lines."""
-    from jobs import launcher
+    from jobs.slurm import launcher
 
     predictions = predict.sweep(linked, launch)
     for line in show.summary(linked, predictions, launch):
@@ -227,7 +212,7 @@ def launch_all(linked: graph.Graph, launch: folders.Launch, wait: bool, console:
         with folders.locked(launch.sweep):
             write()
         return local.run(linked, launch, console)
-    from jobs import launcher, waiting
+    from jobs.slurm import launcher, waiting
 
     with folders.locked(launch.sweep):
         write()

@@ -138,8 +138,9 @@ def targets(place: Path) -> dict[str, tuple[bytes, Target, list[Change]]]:
     import torch
     from PIL import Image
 
-    from jobs import overrides, site_profile, sweep
-    from jobs.cells import cells
+    from jobs import site_profile
+    from jobs.plan import overrides, sweep
+    from jobs.plan.cells import cells
     from tests.jobs.conftest import write_index
     from vitssl import config, model
     from vitssl.checkpoints import tensor_files

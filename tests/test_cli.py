@@ -133,7 +133,7 @@ def test_a_python_without_the_packages_says_what_to_type(script, tmp_path) -> No
 
 
 def test_all_that_the_scripts_import_is_asked_for() -> None:
-    code = "import sys, jobs.submit, jobs.launcher, jobs.predict, jobs.status, jobs.cancel; print(*sys.modules)"
+    code = "import sys, jobs.submit, jobs.slurm.launcher, jobs.plan.predict, jobs.status, jobs.cancel; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True, text=True).stdout.split()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     depends = {re.match(r"[\w-]+", line)[0] for line in project["dependencies"]}

@@ -16,8 +16,8 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from jobs import smoke, sweep
-from jobs.cells import cells
+from jobs.plan import smoke, sweep
+from jobs.plan.cells import cells
 from tests.conftest import but_for_a_release
 from tests.shipped import SWEEPS, skip_long
 from tests.test_pairs import ALLOWED, COVERING, batch, make  # noqa: F401

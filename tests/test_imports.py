@@ -66,7 +66,7 @@ ALLOWED = {
     "report": {"config", "emissions", "files", "intensity", "records", "run_folder", "terminal", "words"},
     "cli": None,  # anything, inside the function that needs it
     "__init__": {"trained"},
-    # without torch: the energy mix, and which images a Run trains on
+    # without torch: the energy mix, what a data set holds, and which images a Run trains on
     "jobs": {*MESSAGES, *FILED, "config", "data", "emissions", "intensity", "report", "stopping", "version"},
 }
 FILES = sorted([*(ROOT / "vitssl").rglob("*.py"), *(ROOT / "jobs").rglob("*.py")])
@@ -149,7 +149,19 @@ def test_every_module_is_importable(path):
     importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
 
 
+# package of jobs -> what it may import of the others; what lies in jobs/ itself may be imported by all
+OF_JOBS = {"plan": set(), "inputs": {"plan", "slurm"}, "slurm": {"plan"}, "display": {"plan", "slurm"}}
+
+
+@pytest.mark.parametrize("package", OF_JOBS)
+def test_packages_of_the_launcher_follow_their_layers(package):
+    for path in (ROOT / "jobs" / package).glob("*.py"):
+        for name in imports(path):
+            if name.startswith("jobs.") and name.split(".")[1] in OF_JOBS:
+                assert name.split(".")[1] in OF_JOBS[package] | {package}, f"{path.name} imports {name}"
+
+
 def test_the_launcher_and_the_report_run_without_torch():
-    launcher = "jobs.submit, jobs.launcher, jobs.predict, jobs.status, jobs.cancel, jobs.retry"
+    launcher = "jobs.submit, jobs.slurm.launcher, jobs.plan.predict, jobs.status, jobs.cancel, jobs.retry"
     code = f"import sys, {launcher}, vitssl.paths, vitssl.report, vitssl.prune; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from jobs import overrides, sweep
-from jobs.cells import cells
+from jobs.plan import overrides, sweep
+from jobs.plan.cells import cells
 from vitssl import config, model, optim
 from vitssl.config import Run
 from vitssl.data.loading.batch import RawBatch

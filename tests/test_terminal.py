@@ -8,7 +8,7 @@ import os
 import pytest
 from rich.table import Table
 
-from jobs.tables import print_table
+from jobs.display.tables import print_table
 from vitssl.terminal import console
 
 HOSTILE = ["runs/[/]", "[/red]", "[bold]name[/bold]", "a:smile:b", "[link=javascript:x]y[/link]", "\\[x]"]

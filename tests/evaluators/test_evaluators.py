@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import vitssl
-from jobs import states
+from jobs.display import states
 from tests.ranks import run_ranks
 from vitssl import cli, config, evaluate, train
 from vitssl.config import ConfigError

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jobs import overrides, prepare, shards, sweep
-from jobs.cells import cells
-from jobs.graph import Graph, link
+from jobs.inputs import prepare
+from jobs.plan import overrides, shards, sweep
+from jobs.plan.cells import cells
+from jobs.plan.graph import Graph, link
 from tests.jobs.standin import COST
 from vitssl.data import index as data_index
 from vitssl.data.index import COLUMNS, Index

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs import folders, overrides, show, smoke, submit
-from jobs.graph import Graph
-from jobs.sweep import read
+from jobs import folders, submit
+from jobs.display import show
+from jobs.plan import overrides, smoke
+from jobs.plan.graph import Graph
+from jobs.plan.sweep import read
 from tests.jobs.conftest import EXAMPLE
 from vitssl.config import ConfigError
 

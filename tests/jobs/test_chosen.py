@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs import cancel, cluster, local, status
+from jobs import cancel, local, status
 from jobs.chosen import named, shared, waiting_for, yet_to_queue
+from jobs.slurm import cluster
 from tests.conftest import sweep_facts
 from vitssl.config import ConfigError
 from vitssl.files import write_json

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import pytest
 
-from jobs import equalize, graph, overrides, predict, prepare, shards, sweep
-from jobs.cells import Cell, cells
 from jobs.folders import Launch, architecture, digest, source_files
+from jobs.inputs import prepare
+from jobs.plan import equalize, graph, overrides, predict, shards, sweep
+from jobs.plan.cells import Cell, cells
 from tests.jobs.conftest import write_finished
 from tests.report.conftest import record
 from vitssl.config import ConfigError, Site, active

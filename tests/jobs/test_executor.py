@@ -9,7 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs import predict, preflight, submit
+from jobs import submit
+from jobs.plan import predict
+from jobs.slurm import preflight
 from tests.jobs.conftest import EXAMPLE
 
 HERE = Path(__file__).parent

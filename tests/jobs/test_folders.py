@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from jobs import command, folders
-from jobs.graph import Job
+from jobs.plan.graph import Job
 from tests.jobs.conftest import write_index
 from vitssl import config
 from vitssl.config import ConfigError, Site

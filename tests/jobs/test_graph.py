@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.graph import Graph, Job
+from jobs.plan.graph import Graph, Job
 from tests.jobs.conftest import EXAMPLE, write_index
 from vitssl import config
 from vitssl.config import ConfigError

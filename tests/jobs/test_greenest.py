@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs import greenest, submit
+from jobs import submit
 from jobs.folders import Launch, keep_grid
-from jobs.predict import Prediction
+from jobs.plan.predict import Prediction
+from jobs.slurm import greenest
 from vitssl.config import ConfigError, Site
 from vitssl.files import read_json
 

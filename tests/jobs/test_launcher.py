@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs import cluster, sbatch
 from jobs.command import NodeInfo
 from jobs.folders import Launch
-from jobs.graph import Graph
-from jobs.sbatch import arrays_of, dependency_of
+from jobs.plan.graph import Graph
+from jobs.slurm import cluster, sbatch
+from jobs.slurm.sbatch import arrays_of, dependency_of
 from vitssl.config import Site, merge
 
 

@@ -24,7 +24,7 @@ from rich.console import Console
 
 from jobs import cancel, command, folders, status, submit
 from jobs import local as local_executor
-from jobs.graph import Graph
+from jobs.plan.graph import Graph
 from tests.conftest import TINY, sweep_facts
 from tests.jobs.conftest import EXAMPLE, over
 from vitssl import cli, config, version

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs import overrides, sweep
-from jobs.cells import Cell, cells
-from jobs.checks import kept_sizes
+from jobs.plan import overrides, sweep
+from jobs.plan.cells import Cell, cells
+from jobs.plan.checks import kept_sizes
 from vitssl.config import SIZES, BackboneConfig, ConfigError, active, dotted, nested
 from vitssl.config.backbones import size_of
 from vitssl.config.methods import METHODS, Method

@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from jobs import folders, prepare
-from jobs.graph import Job
+from jobs import folders
+from jobs.inputs import prepare
+from jobs.plan.graph import Job
 from tests.jobs.conftest import EXAMPLE, write_finished
 from vitssl.config import ConfigError, Run, Site
 from vitssl.config.sweep import Resources

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import notes, overrides, sweep
-from jobs.cells import cells
+from jobs.plan import notes, overrides, sweep
+from jobs.plan.cells import cells
 from tests.jobs.conftest import EXAMPLE
 from vitssl.config import ConfigError, Site
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs import overrides, pace, predict, shards, show
+from jobs.display import show
 from jobs.folders import Launch, architecture, digest, source_files
-from jobs.graph import Graph
-from jobs.sweep import read
+from jobs.plan import overrides, pace, predict, shards
+from jobs.plan.graph import Graph
+from jobs.plan.sweep import read
 from tests.jobs.conftest import write_finished
 from vitssl.config import Objectives, Run, Site, Subset
 from vitssl.config.objectives.mae import MaeConfig

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs import cluster, launcher, limits, preflight
 from jobs.folders import Launch
-from jobs.limits import Nodes, Partition
+from jobs.slurm import cluster, launcher, limits, preflight
+from jobs.slurm.limits import Nodes, Partition
 from vitssl.config import Site
 from vitssl.config.sweep import Resources
 

@@ -11,7 +11,8 @@ from unittest.mock import Mock
 
 import pytest
 
-from jobs import local, reuse, submit
+from jobs import local, submit
+from jobs.inputs import reuse
 from tests.jobs.conftest import EXAMPLE, over, write_index
 from vitssl import config, report
 from vitssl.files import held, read_json

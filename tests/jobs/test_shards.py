@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from jobs import prepare, shards
+from jobs.inputs import prepare
+from jobs.plan import shards
 from tests.jobs.conftest import EXAMPLE, write_index
 from vitssl.config import ConfigError, Data, Objectives, Run, Subset
 from vitssl.config.objectives.mae import MaeConfig

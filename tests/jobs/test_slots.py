@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs import local, overrides, slots, submit, sweep
-from jobs.cells import resources_of
+from jobs import local, slots, submit
 from jobs.folders import Launch
+from jobs.plan import overrides, sweep
+from jobs.plan.cells import resources_of
 from tests.jobs.conftest import EXAMPLE, over
 from tests.jobs.test_local import HERE, ONE, ROOT
 from vitssl.config import ConfigError, Site
@@ -74,7 +75,7 @@ def boards(monkeypatch: pytest.MonkeyPatch):
 
     def make(*numbers: int) -> None:
         found = [Gpu(number, f"GPU-{number}", "H100") for number in numbers]
-        for module in ("jobs.pace", "jobs.slots"):
+        for module in ("jobs.plan.pace", "jobs.slots"):
             monkeypatch.setattr(f"{module}.visible_gpus", lambda: found)
 
     return make

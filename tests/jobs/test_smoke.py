@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import smoke, sweep
-from jobs.cells import Stage, cells
+from jobs.plan import smoke, sweep
+from jobs.plan.cells import Stage, cells
 from tests.jobs.conftest import EXAMPLE
 from vitssl.config import ConfigError
 

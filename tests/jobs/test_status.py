@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from jobs import cluster, local, logs, states, status
+from jobs import local, status
+from jobs.display import logs, states
+from jobs.slurm import cluster
 from tests.conftest import sweep_facts
 from vitssl.config import Run, merge, save
 from vitssl.files import write_json

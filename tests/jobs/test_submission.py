@@ -16,12 +16,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from jobs import cluster, folders, launcher, limits, node, waiting
-from jobs.cluster import Entry
+from jobs import folders, node
 from jobs.folders import Launch
-from jobs.graph import Graph
-from jobs.launcher import Rest
-from jobs.limits import Limit
+from jobs.plan.graph import Graph
+from jobs.slurm import cluster, launcher, limits, waiting
+from jobs.slurm.cluster import Entry
+from jobs.slurm.launcher import Rest
+from jobs.slurm.limits import Limit
 from vitssl.config import ConfigError, Site
 
 WORDS = ("axes.data=[plain]", "axes.seed=[0,1]", "arms=[chain_short]")

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs import folders, overrides, prepare, shards, smoke, sweep
-from jobs.cells import cells
-from jobs.graph import Job, link
+from jobs import folders
+from jobs.inputs import prepare
+from jobs.plan import overrides, shards, smoke, sweep
+from jobs.plan.cells import cells
+from jobs.plan.graph import Job, link
 from tests.conftest import but_for_a_release
 from tests.shipped import SWEEPS, skip_long
 from vitssl import report, train

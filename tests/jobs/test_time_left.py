@@ -9,14 +9,17 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from jobs import launcher, local, overrides, predict, show, status, submit, tables
-from jobs.cluster import Entry
+from jobs import local, status, submit
+from jobs.display import show, tables
 from jobs.folders import Launch
 from jobs.local import Place
-from jobs.predict import START_S
+from jobs.plan import overrides, predict
+from jobs.plan.predict import START_S
+from jobs.plan.sweep import read
+from jobs.plan.time_left import Seen, Work, remaining, seen_of, work
 from jobs.slots import Slot
-from jobs.sweep import read
-from jobs.time_left import Seen, Work, remaining, seen_of, work
+from jobs.slurm import launcher
+from jobs.slurm.cluster import Entry
 from tests.conftest import sweep_facts
 from tests.jobs.conftest import EXAMPLE
 from vitssl.config import Site

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from jobs import prepare, shards
+from jobs.inputs import prepare
+from jobs.plan import shards
 from vitssl.config import ConfigError
 from vitssl.data.shards import build
 

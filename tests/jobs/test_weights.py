@@ -9,9 +9,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from jobs import smoke, submit, weights
-from jobs.cells import Stage, cells
-from jobs.sweep import read
+from jobs import submit
+from jobs.inputs import weights
+from jobs.plan import smoke
+from jobs.plan.cells import Stage, cells
+from jobs.plan.sweep import read
 from tests.weights import releases
 from vitssl import cli, config, model
 from vitssl.config import ConfigError, Site, save
@@ -48,7 +50,7 @@ def test_a_run_that_goes_on_is_no_start(stage, make_run, tmp_path):
 
 @pytest.mark.release
 def test_of_files_the_first_that_fits_no_network_is_named_with_the_place_that_names_it(stage, digits, tmp_path, capfd):
-    file = tmp_path / "weights.pth"  # `jobs.cells` makes paths absolute
+    file = tmp_path / "weights.pth"  # `jobs.plan.cells` makes paths absolute
     torch.save(model.build(stage(str(file)).run, 10).backbone.state_dict(), file)
     stages = [stage(str(file)) for _ in range(3)]
     for one in stages:

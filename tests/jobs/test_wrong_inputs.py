@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from jobs import cancel, overrides, prepare, site_profile, status, submit
+from jobs import cancel, site_profile, status, submit
+from jobs.inputs import prepare
+from jobs.plan import overrides
 from tests.conftest import sweep_facts
 from tests.jobs.conftest import EXAMPLE
 from tests.test_trained import save_run

@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from torch._dynamo.testing import CompileCounter
 
 import vitssl
-from jobs import sweep
-from jobs.cells import cells
+from jobs.plan import sweep
+from jobs.plan.cells import cells
 from tests.conftest import TINY
 from tests.objectives.conftest import batch_of
 from tests.ranks import run_ranks

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import sweep
-from jobs.cells import cells
+from jobs.plan import sweep
+from jobs.plan.cells import cells
 from tests.objectives.conftest import NAMES
 from tests.shipped import SWEEPS
 from tests.test_pairs import OBJECTIVES

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs import overrides
-from jobs import sweep as sweep_file
-from jobs.cells import cells
+from jobs.plan import overrides
+from jobs.plan import sweep as sweep_file
+from jobs.plan.cells import cells
 from tests.report.conftest import data_facts
 from tests.shipped import SWEEPS
 from vitssl import report

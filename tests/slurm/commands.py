@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from jobs import cluster, status
+from jobs import status
+from jobs.slurm import cluster
 from tests.jobs.standin import HELD_AT
 
 TIMED_OUT = "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1"

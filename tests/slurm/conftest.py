@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import cluster as queue
 from jobs import submit
+from jobs.slurm import cluster as queue
 from tests.jobs.conftest import write_index
 from tests.slurm.commands import sh, wait_for
 

@@ -28,7 +28,8 @@ from typing import Any
 
 import torch
 
-from jobs import cluster, submit
+from jobs import submit
+from jobs.slurm import cluster
 from tests.slurm.commands import events, is_done, restarts, run_folder, sh, state_of, wait_for
 from tests.slurm.faults import FAULTS, Fault, Trial, submit_words
 

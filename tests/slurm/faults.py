@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from jobs import cluster
+from jobs.slurm import cluster
 from tests.slurm.commands import TIMED_OUT, controller, events, misbehaving_sbatch, parent_of, read_only, sh, wait_for
 
 TMPFS_MB, INODES = 64, 2000

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from jobs import cancel, cluster, retry, status
+from jobs import cancel, retry, status
+from jobs.slurm import cluster
 from tests.slurm.commands import held, is_done, run_folder, sh, starts, training_of, wait_for
 
 pytestmark = pytest.mark.release

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from jobs import cancel, cluster, status, submit
+from jobs import cancel, status, submit
+from jobs.slurm import cluster
 from tests.jobs.conftest import write_index
 from tests.jobs.standin import HELD_AT
 from tests.slurm.commands import (

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import cancel, cluster, folders, limits, status, submit
+from jobs import cancel, folders, status, submit
+from jobs.slurm import cluster, limits
 from tests.jobs.standin import HELD_AT
 from tests.slurm.commands import goes_on, held, history, is_done, kill_task, run_folder, sh, starts, wait_for
 from vitssl.files import read_json

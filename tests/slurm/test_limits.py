@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from jobs import cancel, limits, predict, retry, status, submit
-from jobs import cluster as slurm
+from jobs import cancel, retry, status, submit
+from jobs.plan import predict
+from jobs.slurm import cluster as slurm
+from jobs.slurm import limits
 from tests.jobs.standin import HELD_AT
 from tests.slurm.commands import goes_on, held, is_done, kill_task, run_folder, sh, starts, wait_for
 from tests.slurm.conftest import running

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import cluster, submit
+from jobs import submit
+from jobs.slurm import cluster
 from tests.jobs.standin import HELD_AT
 from tests.slurm.commands import held, history, is_done, kill_task, read_only, restarts, run_folder, sh, starts, state_of, wait_for
 

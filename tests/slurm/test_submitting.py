@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import cluster, submit
+from jobs import submit
+from jobs.slurm import cluster
 from tests.slurm.commands import TIMED_OUT, is_done, misbehaving_sbatch, sh, wait_for
 
 pytestmark = pytest.mark.release

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from jobs import cluster, submit
+from jobs import submit
+from jobs.slurm import cluster
 from tests.slurm.commands import events, run_folder, sh, wait_for
 from vitssl.files import read_json
 

@@ -1,4 +1,4 @@
-"""The fields of a sweep file; `jobs.sweep` reads, checks and narrows one."""
+"""The fields of a sweep file; `jobs.plan.sweep` reads, checks and narrows one."""
 
 from __future__ import annotations
 

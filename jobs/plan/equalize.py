@@ -9,12 +9,12 @@ Multiply-adds are counted; hours and energy are those that finished runs of the 
 
 from __future__ import annotations
 
-from jobs.cells import Cell, Stage, resources_of
 from jobs.folders import Launch
-from jobs.pace import key_of, measured
-from jobs.predict import costs_of
-from jobs.shards import expected_index, num_images
-from jobs.sweep import Equal, Spec
+from jobs.plan.cells import Cell, Stage, resources_of
+from jobs.plan.pace import key_of, measured
+from jobs.plan.predict import costs_of
+from jobs.plan.shards import expected_index, num_images
+from jobs.plan.sweep import Equal, Spec
 from vitssl.config import ConfigError, Loop
 
 MAKES_UP = 0.1  # of its epochs: how far a chain's last stage may go from its share, or one epoch if that is more

@@ -16,12 +16,12 @@ import submitit
 from submitit.core.utils import DelayedSubmission, JobPaths
 from submitit.helpers import clean_env, environment_variables
 
-from jobs import cluster, limits
 from jobs.command import set_up
 from jobs.folders import Launch
-from jobs.graph import Job
 from jobs.node import warning_s
+from jobs.plan.graph import Job
 from jobs.site_profile import options
+from jobs.slurm import cluster, limits
 from vitssl.config import Site
 
 NO_CAP = 10**6  # requeues after a time-out: a run may need more days than a partition grants

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs import checks, layers
-from jobs.overrides import CLI
-from jobs.sweep import Spec, resources
+from jobs.plan import checks, layers
+from jobs.plan.overrides import CLI
+from jobs.plan.sweep import Spec, resources
 from vitssl import config
 from vitssl.config import ConfigError, Run, assign, check_fits, checkpoints, merge, unknown
 from vitssl.config.sweep import Resources

@@ -7,15 +7,15 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from jobs.layers import is_of_values
-from jobs.shards import expected_index
-from jobs.sweep import Spec
+from jobs.plan.layers import is_of_values
+from jobs.plan.shards import expected_index
+from jobs.plan.sweep import Spec
 from vitssl.config import Run, Site, active, dotted, nested, size_of
 from vitssl.config.methods import flow
 from vitssl.words import listed
 
 if TYPE_CHECKING:
-    from jobs.cells import Cell
+    from jobs.plan.cells import Cell
 
 CONTRASTED = ("simclr", "dino")  # what tells an image's views from others': by their colours, where these are alike
 COLOURS = "[{jitter: {prob: 0.8}}, {gray: {prob: 0.2}}]"

@@ -11,8 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from jobs import cluster
-from jobs.graph import Job, learner, only_evaluated
+from jobs.plan.graph import Job, learner, only_evaluated
+from jobs.slurm import cluster
 from vitssl.config import SCHEMA, ConfigError, assign, checkpoints, load, save
 from vitssl.files import held, read_json, write_json
 from vitssl.run_folder import DONE, ERROR, EVALS, LAST

@@ -9,7 +9,7 @@ from statistics import median
 from typing import NamedTuple
 
 from jobs.folders import Launch, architecture
-from jobs.sweep import Resources
+from jobs.plan.sweep import Resources
 from vitssl.config import ConfigError, Run
 from vitssl.emissions import visible_gpus
 from vitssl.files import read_events, read_json

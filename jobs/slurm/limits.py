@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from jobs import cluster
+from jobs.slurm import cluster
 from vitssl.config import ConfigError, Site, unknown
 
 SPARED = 0.1  # of the jobs that SLURM holds: other people submit too

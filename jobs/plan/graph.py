@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.cells import Cell, Stage, resources_of
-from jobs.existing import content_of, run_folders
-from jobs.sweep import Spec
+from jobs.plan.cells import Cell, Stage, resources_of
+from jobs.plan.existing import content_of, run_folders
+from jobs.plan.sweep import Spec
 from vitssl import config
 from vitssl.config import ConfigError, Run, assign, checkpoints, identity, reads_labels
 from vitssl.config.evals import FeaturesConfig, evals_of

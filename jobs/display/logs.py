@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from jobs import cluster
+from jobs.slurm import cluster
 from vitssl.config import ConfigError
 from vitssl.files import read_json
 from vitssl.run_folder import DONE, ERROR, EVALS

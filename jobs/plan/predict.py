@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs import ask
 from jobs.folders import Launch, architecture, digest, source_files
-from jobs.graph import Graph, Job
-from jobs.pace import Key, Pace, key_of, measured, on_gpu
-from jobs.shards import expected_index, images_evaluated, images_trained
-from jobs.sweep import Spec
+from jobs.plan import ask
+from jobs.plan.graph import Graph, Job
+from jobs.plan.pace import Key, Pace, key_of, measured, on_gpu
+from jobs.plan.shards import expected_index, images_evaluated, images_trained
+from jobs.plan.sweep import Spec
 from vitssl.config import ConfigError, Run, Site, recorded
 from vitssl.emissions import intensity_kg_per_kwh
 from vitssl.files import read_json, write_json

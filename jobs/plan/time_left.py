@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import mean
 
 from jobs.folders import architecture
-from jobs.graph import Job
-from jobs.predict import START_S
-from jobs.shards import images_worked
+from jobs.plan.graph import Job
+from jobs.plan.predict import START_S
+from jobs.plan.shards import images_worked
 from vitssl.config import ConfigError, Run
 from vitssl.files import read_events, read_json
 from vitssl.run_folder import DONE

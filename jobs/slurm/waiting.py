@@ -8,10 +8,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from jobs import cluster
 from jobs.command import report_command
 from jobs.folders import Launch, status_command
-from jobs.graph import Graph
+from jobs.plan.graph import Graph
+from jobs.slurm import cluster
 from vitssl.run_folder import error_of
 
 WAIT_S = 5.0  # between looks at what the runs have written

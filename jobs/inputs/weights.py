@@ -9,15 +9,16 @@ import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
-from jobs import ask
-from jobs.cells import Stage
 from jobs.command import cli_command
 from jobs.folders import architecture
-from jobs.shards import ROOT, expected_index
+from jobs.plan import ask
+from jobs.plan.cells import Stage
+from jobs.plan.shards import expected_index
 from vitssl.config import ConfigError, Run, Site, assign, check_fits, checkpoints, load
 from vitssl.config.weights import FOLDER, IMPORT, RELEASED, imported_folder, layout_and_file
 from vitssl.files import hash_file
 from vitssl.run_folder import LAST, is_trained
+from vitssl.version import ROOT
 from vitssl.words import note
 
 START, USUAL = ("init_from", "init_weights", "init_objectives", "init_except"), Run()  # the fields of what a Run starts from

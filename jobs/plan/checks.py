@@ -7,8 +7,8 @@ import shlex
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from jobs.overrides import CLI, Setting
-from jobs.sweep import Spec
+from jobs.plan.overrides import CLI, Setting
+from jobs.plan.sweep import Spec
 from vitssl.config import SIZES, BackboneConfig, ConfigError, active, checkpoint_fields, classifies, dotted, nested
 from vitssl.config import Run as RunConfig
 from vitssl.config.backbones import takes_any_patch
@@ -17,7 +17,7 @@ from vitssl.config.methods import flow
 from vitssl.words import note
 
 if TYPE_CHECKING:
-    from jobs.cells import Cell
+    from jobs.plan.cells import Cell
 
 SHOWN = 4  # stages that an error names
 OF_A_SIZE = ("embed_dim", "depth", "depths", "num_heads", "mlp_ratio", "qkv_bias")  # the fields that make a named network another one

@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jobs import cluster, limits, sbatch
+from jobs.display.tables import print_table
 from jobs.folders import Launch
-from jobs.graph import Graph, Job, short
-from jobs.predict import START_S, Prediction, hours_here, longest_chain_hours, most_gpus
+from jobs.plan.graph import Graph, Job, short
+from jobs.plan.predict import START_S, Prediction, hours_here, longest_chain_hours, most_gpus
+from jobs.plan.sweep import Spec
 from jobs.slots import slots
-from jobs.sweep import Spec
-from jobs.tables import print_table
+from jobs.slurm import cluster, limits, sbatch
 from vitssl.config import Run, Site, active, checkpoints, dotted
 from vitssl.config.sweep import Resources
 from vitssl.emissions import intensity_kg_per_kwh

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from dataclasses import astuple
 from pathlib import Path
 
-from jobs import cluster, limits, predict, sbatch
 from jobs.folders import Launch
-from jobs.graph import Job
-from jobs.limits import Nodes, Partition
-from jobs.overrides import CLI
+from jobs.plan import predict
+from jobs.plan.graph import Job
+from jobs.plan.overrides import CLI
+from jobs.plan.sweep import Spec
 from jobs.site_profile import is_set
-from jobs.sweep import Spec
+from jobs.slurm import cluster, limits, sbatch
+from jobs.slurm.limits import Nodes, Partition
 from vitssl.config import ConfigError, Problem, Run, Site
 from vitssl.config.sweep import Resources
 from vitssl.run_folder import LAST

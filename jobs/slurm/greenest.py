@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 
 from jobs.folders import Launch
-from jobs.graph import Graph
-from jobs.overrides import CLI
-from jobs.predict import Prediction, longest_chain_hours
+from jobs.plan.graph import Graph
+from jobs.plan.overrides import CLI
+from jobs.plan.predict import Prediction, longest_chain_hours
 from vitssl import intensity
 from vitssl.config import ConfigError
 from vitssl.words import duration

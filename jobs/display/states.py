@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs import cluster, local
+from jobs import local
 from jobs.chosen import line_of, parents_of, runs_of
-from jobs.logs import cause
+from jobs.display.logs import cause
+from jobs.slurm import cluster
 from vitssl.config import ConfigError, load
 from vitssl.config.evals import metric_parts
 from vitssl.files import read_events, read_json

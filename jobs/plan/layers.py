@@ -20,8 +20,8 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from jobs.overrides import CLI, Setting, layer, settings
-from jobs.sweep import Spec
+from jobs.plan.overrides import CLI, Setting, layer, settings
+from jobs.plan.sweep import Spec
 from vitssl.config import ConfigError, dotted, nested
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from jobs.sweep import Spec
+from jobs.plan.sweep import Spec
 from vitssl import config
 from vitssl.config import ConfigError, Run, active, merge
 from vitssl.config.sweep import Resources

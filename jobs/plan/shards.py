@@ -22,8 +22,6 @@ from vitssl.words import counted, listed
 
 EVALUATED = 1 / 3  # of what it costs to train on an image: a forward pass, and none backward
 
-ROOT = Path(__file__).resolve().parents[1]
-
 
 @functools.cache
 def index_of(folder: Path) -> Index:

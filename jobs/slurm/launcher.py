@@ -19,12 +19,12 @@ from typing import Any
 
 from rich.console import Console
 
-from jobs import cluster, limits, preflight, sbatch
 from jobs.chosen import yet_to_queue
-from jobs.cluster import ENDING_S
 from jobs.folders import Busy, Launch, locked, status_command, write_run
-from jobs.graph import Graph, Job
 from jobs.node import Node, Report, not_done, refuse
+from jobs.plan.graph import Graph, Job
+from jobs.slurm import cluster, limits, preflight, sbatch
+from jobs.slurm.cluster import ENDING_S
 from vitssl.config import ConfigError
 from vitssl.run_folder import ERROR, error_of
 from vitssl.words import counted

@@ -1,4 +1,4 @@
-"""Read a sweep file, check it and narrow it to what the command line asks for; `jobs.cells` makes Runs of it."""
+"""Read a sweep file, check it and narrow it to what the command line asks for; `jobs.plan.cells` makes Runs of it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from jobs import sweep_files
-from jobs.overrides import CLI, RUN_FIELDS, Overrides, Setting, added_axes, axis_values, check, mapping, settings
+from jobs.plan import sweep_files
+from jobs.plan.overrides import CLI, RUN_FIELDS, Overrides, Setting, added_axes, axis_values, check, mapping, settings
 from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown
 from vitssl.config.sweep import Arm, Quantity, Resources, SweepFile
 from vitssl.emissions import visible_gpus

@@ -5,15 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.overrides import CLI
+from jobs.plan.overrides import CLI
 from vitssl.config import ConfigError, read_yaml
 from vitssl.config.base import closest
 from vitssl.files import read_json
+from vitssl.version import ROOT
 
 if TYPE_CHECKING:
-    from jobs.sweep import Spec
+    from jobs.plan.sweep import Spec
 
-SWEEPS = Path(__file__).resolve().parents[1] / "sweeps"
+SWEEPS = ROOT / "sweeps"
 ENDINGS = (".yaml", ".yml")
 EXAMPLE = "name one, for example sweeps/quickstart.yaml"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from jobs.command import cli_command
-from jobs.shards import ROOT
 from vitssl.config import Run, Site, save
+from vitssl.version import ROOT
 
 MISTAKE = 2  # the exit code of a user's
 

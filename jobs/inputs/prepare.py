@@ -13,10 +13,10 @@ from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 
-from jobs.cells import Stage
 from jobs.command import cache_folder, cli_command
-from jobs.preflight import of_the_image
-from jobs.shards import ROOT, anchored, existing, expected_index, fingerprint, index_of, is_here, parts
+from jobs.plan.cells import Stage
+from jobs.plan.shards import anchored, existing, expected_index, fingerprint, index_of, is_here, parts
+from jobs.slurm.preflight import of_the_image
 from vitssl.config import ConfigError, Data, Run, Site
 from vitssl.data.building import listing
 from vitssl.data.sources import webdatasets
@@ -24,6 +24,7 @@ from vitssl.data.sources.build_line import build_command
 from vitssl.data.sources.opening import check_kind, names_a_source
 from vitssl.emissions import visible_gpus
 from vitssl.files import is_writable, nearest, of_this_user
+from vitssl.version import ROOT
 
 
 def shards(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
