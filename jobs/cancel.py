@@ -13,9 +13,9 @@ if __name__ == "__main__":
 
     environment.require()
 
-from jobs import local
-from jobs.chosen import named, runs_of, shared, sweep_folder, waiting_for, yet_to_queue
+from jobs.chosen import named, runs_of, shared, waiting_for, yet_to_queue
 from jobs.slurm import cluster
+from vitssl import sweep_folder
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError
 from vitssl.run_folder import is_trained
@@ -25,7 +25,7 @@ from vitssl.words import counted, note
 def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0, or 2 for a user's mistake."""
     parser = Parser(prog="jobs/cancel.py", description=__doc__)
-    parser.add_argument("sweep", type=sweep_folder, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
+    parser.add_argument("sweep", type=sweep_folder.named, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
     only = "stop only these: arms, or runs by a part of their names; default: the whole sweep"
     parser.add_argument("names", nargs="*", default=[], metavar="arm-or-run", help=only)
     options = parser.parse_args(arguments)
@@ -35,8 +35,8 @@ def main(arguments: list[str] | None = None) -> int:
 def cancel(sweep: Path) -> None:
     """End this sweep's SLURM jobs, the report's included, and ask its local launcher to stop."""
     asked_for, before = runs_of(sweep)
-    pid = local.running(sweep)
-    if pid is not None and local.was_asked(sweep):  # a second signal would end the runs before they have saved
+    pid = sweep_folder.running(sweep)
+    if pid is not None and sweep_folder.was_asked(sweep):  # a second signal would end the runs before they have saved
         print(f"process {pid} has already been asked to save and stop, and is still doing so")
     elif pid is not None:
         _ask(pid)
@@ -46,7 +46,7 @@ def cancel(sweep: Path) -> None:
         later.clear()  # that job stays, and what it is to queue is its owner's
     ended = _end(entries)
     _leave_out(sweep, later)
-    if other := local.elsewhere(sweep):
+    if other := sweep_folder.elsewhere(sweep):
         note(f"{other} may still run it; cancel it there")
     elif not ended and not later and pid is None:
         print(f"nothing of {sweep} is running or queued")
@@ -66,7 +66,7 @@ def _ask(pid: int) -> None:
 def cancel_some(sweep: Path, names: list[str]) -> None:
     """End the SLURM jobs of arms and runs, and of what waits for those. A run of an arm that another arm needs too goes on."""
     meant = named(sweep, names)
-    if (pid := local.running(sweep)) is not None:
+    if (pid := sweep_folder.running(sweep)) is not None:
         raise ConfigError(f"process {pid} on this machine trains the whole sweep {sweep}; to stop it, run cancel.py without names")
     known = _known([*dict.fromkeys(folder for of in (*runs_of(sweep), meant) for folder in of), sweep])
     runs = [folder for folder in known if folder != sweep]

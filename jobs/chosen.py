@@ -7,22 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from jobs.slurm import cluster
+from vitssl import sweep_folder
 from vitssl.config import ConfigError
 from vitssl.config.base import closest
-from vitssl.files import read_json, read_sweep
+from vitssl.files import read_json
 from vitssl.run_folder import ERROR
 from vitssl.words import few
 
 
-def sweep_folder(typed: str) -> Path:
-    """The folder of a sweep, as typed, or of that name in `runs/`."""
-    path, named = Path(typed), Path("runs", typed)
-    return named if not path.exists() and named.is_dir() else path
-
-
 def runs_of(sweep: Path) -> tuple[dict[Path, str], dict[Path, str]]:
     """{run folder: stage} of a sweep's last submission, and of earlier submissions' further runs, which may still be queued."""
-    facts = read_sweep(sweep)
+    facts = sweep_folder.read(sweep)
     asked_for = {sweep / stage["folder"]: stage["stage"] for cell in facts["cells"] for stage in cell["stages"]}
     before = [path.parent for path in sorted(sweep.glob("*/job.json")) if path.parent not in asked_for]
     return asked_for, {folder: _told(folder).get("stage", "") for folder in before}
@@ -39,7 +34,7 @@ def _told(folder: Path) -> dict[str, Any]:
 def arms_of(sweep: Path) -> dict[str, set[Path]]:
     """{arm: run folders}; a run that two arms share is of both."""
     arms: dict[str, set[Path]] = {}
-    for cell in read_sweep(sweep)["cells"]:
+    for cell in sweep_folder.read(sweep)["cells"]:
         arms.setdefault(cell["arm"], set()).update(sweep / stage["folder"] for stage in cell["stages"])
     for folder in runs_of(sweep)[1]:
         arms.setdefault(_told(folder).get("arm", ""), set()).add(folder)

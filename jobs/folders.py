@@ -22,9 +22,10 @@ from vitssl.atomic import write_atomically
 from vitssl.config import SCHEMA, ConfigError, Run, Site, View, active, active_views, checkpoints, read_yaml, save_fields, unstarted
 from vitssl.config.evals import evals_of
 from vitssl.config.sweep import Arm
-from vitssl.files import GRID, SUBMITTING, hash_file, held, read_json, write_json
+from vitssl.files import hash_file, held, read_json, write_json
 from vitssl.reader import read_whole
 from vitssl.run_folder import DONE, LAST
+from vitssl.sweep_folder import GRID, SUBMITTING, SWEEP
 from vitssl.version import ROOT, SOURCE, commit
 
 
@@ -243,7 +244,7 @@ def write_sweep(spec: Spec, graph: Graph, launch: Launch) -> None:
         "resources": dataclasses.asdict(spec.resources),
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
-    write_json(launch.sweep / "sweep.json", content)
+    write_json(launch.sweep / SWEEP, content)
 
 
 def _relearnt(name: str, arm: Arm, spec: Spec, graph: Graph) -> dict[str, Any]:

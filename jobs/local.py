@@ -30,10 +30,8 @@ from vitssl.config import ConfigError
 from vitssl.files import busy_file, read_json, write_json
 from vitssl.run_folder import ERROR, LAST, error_of
 from vitssl.stopping import LAUNCHER
+from vitssl.sweep_folder import LOCAL, born_at, elsewhere, running, was_asked
 from vitssl.words import counted, note
-
-BOOT = Path("/proc/sys/kernel/random/boot_id")
-PID_FILE = "local.json"
 
 
 class Stopper:
@@ -244,11 +242,11 @@ def fail(job: Job, message: str) -> None:
 @contextmanager
 def _alone(sweep: Path, stop_file: Path) -> Iterator[Path]:
     """One local launcher per sweep at a time; its process id is in a file, for `jobs/cancel.py`, and what it was asked to stop by."""
-    path = sweep / PID_FILE
+    path = sweep / LOCAL
     refuse_running(sweep)
     if other := elsewhere(sweep):
         note(f"{other} was running {sweep} too; if it still is, end it there")
-    launcher = {"pid": os.getpid(), "host": socket.gethostname(), "born": _born(os.getpid()), "stop_file": str(stop_file)}
+    launcher = {"pid": os.getpid(), "host": socket.gethostname(), "born": born_at(os.getpid()), "stop_file": str(stop_file)}
     write_json(path, launcher)
     try:
         yield stop_file
@@ -265,34 +263,3 @@ def refuse_running(sweep: Path) -> None:
         raise ConfigError(f"{sweep}: process {pid} on this machine was asked to stop and is still saving; try again in a few seconds")
     look = f"python jobs/status.py {sweep} shows its progress, python jobs/cancel.py {sweep} stops it"
     raise ConfigError(f"process {pid} on this machine is running {sweep}; {look}")
-
-
-def running(sweep: Path) -> int | None:
-    """The id of the process that runs this sweep on this machine now."""
-    launcher = read_json(sweep / PID_FILE)
-    if not launcher:
-        return None
-    born = launcher["born"]
-    alive = born is not None and launcher["host"] == socket.gethostname() and _born(launcher["pid"]) == born
-    return launcher["pid"] if alive else None
-
-
-def elsewhere(sweep: Path) -> str:
-    """The process of another machine that began to run this sweep and has not said that it ended; empty where there is none."""
-    launcher = read_json(sweep / PID_FILE)
-    return f"process {launcher['pid']} of {launcher['host']}" if launcher and launcher["host"] != socket.gethostname() else ""
-
-
-def was_asked(sweep: Path) -> bool:
-    """Was its launcher asked to save and stop?"""
-    stop_file = read_json(sweep / PID_FILE).get("stop_file")
-    return stop_file is not None and Path(stop_file).exists()
-
-
-def _born(pid: int) -> str | None:
-    """When a process of this machine was started, which tells it from a later one with the same id; None where there is no such process."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # from the third on: the second, a name, may hold spaces
-    except OSError:
-        return None
-    return f"{fields[19]} ticks after boot {BOOT.read_text().strip()}"

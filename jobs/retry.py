@@ -22,18 +22,20 @@ if __name__ == "__main__":
 from rich.console import Console
 
 from jobs import folders, local
-from jobs.chosen import line_of, named, parents_of, runs_of, sweep_folder, waiting_for, yet_to_queue
+from jobs.chosen import line_of, named, parents_of, runs_of, waiting_for, yet_to_queue
 from jobs.command import TRAINING
 from jobs.folders import Launch
 from jobs.plan.existing import identity_of
 from jobs.plan.graph import Graph, Job, only_evaluated
 from jobs.slurm import cluster
 from jobs.submit import launch_all
+from vitssl import sweep_folder
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Site, assign, checkpoints, load, merge
 from vitssl.config.sweep import Resources
-from vitssl.files import read_json, read_sweep
+from vitssl.files import read_json
 from vitssl.run_folder import error_of, is_trained
+from vitssl.sweep_folder import SWEEP
 from vitssl.terminal import console as screen
 from vitssl.words import counted
 
@@ -41,7 +43,7 @@ from vitssl.words import counted
 def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
     """Exit code: 0 done, queued or nothing to do, 1 a run failed again, 128 + N signal N stopped it (Ctrl-C: 130), 2 a user's mistake."""
     parser = Parser(prog="jobs/retry.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sweep", type=sweep_folder, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
+    parser.add_argument("sweep", type=sweep_folder.named, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
     only = "arms to run again, or runs by a part of their names; default: what failed"
     parser.add_argument("names", nargs="*", default=[], metavar="arm-or-run", help=only)
     parser.add_argument("--wait", action="store_true", help="on SLURM: wait until all runs are done, then print the report's table")
@@ -126,8 +128,8 @@ def _launch(sweep: Path, executors: set[str], module: str) -> Launch:
         raise ConfigError("some of these ran on this machine, others on SLURM; name runs of one kind", place=str(sweep))
     if executors == {"slurm"} and not cluster.answers():
         raise ConfigError("these runs were submitted to SLURM, and no cluster answers here (scontrol ping)", place=str(sweep))
-    facts = read_sweep(sweep)
-    site, start = merge(Site, facts["site"], where=str(sweep / "sweep.json")), facts.get("start")
+    facts = sweep_folder.read(sweep)
+    site, start = merge(Site, facts["site"], where=str(sweep / SWEEP)), facts.get("start")
     if start is not None and start["begin"] < time.time():  # what was tried at the greenest time is tried again now
         site.additional.pop("begin", None)
         start = None

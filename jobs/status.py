@@ -18,17 +18,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jobs import local
-from jobs.chosen import run_named, sweep_folder, yet_to_queue
+from jobs.chosen import run_named, yet_to_queue
 from jobs.display import logs
 from jobs.display.states import ENDED, Picture, Status, is_over, look
 from jobs.display.tables import fits, print_table
 from jobs.plan.time_left import Seen, Work, time_of
 from jobs.slurm import cluster
+from vitssl import sweep_folder
 from vitssl.arguments import Parser, guarded
 from vitssl.config.evals import measured_by
 from vitssl.files import read_json
 from vitssl.run_folder import ERROR
+from vitssl.sweep_folder import SWEEP
 from vitssl.terminal import console as screen
 from vitssl.words import about, counted, duration, note, printable
 
@@ -47,7 +48,7 @@ WHY = {  # what jobs wait for, by SLURM's reasons
 def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0, or 2 for a user's mistake."""
     parser = Parser(prog="jobs/status.py", description=__doc__)
-    parser.add_argument("sweep", type=sweep_folder, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
+    parser.add_argument("sweep", type=sweep_folder.named, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
     add = parser.add_argument
     again = "refresh every SECONDS (default: 10) until all runs have ended"
     add("--watch", nargs="?", type=_number, const=10.0, metavar="SECONDS", help=again)
@@ -139,7 +140,7 @@ def _draw(sweep: Path, picture: Picture, console: Console) -> None:
 def _table(sweep: Path, statuses: dict[str, Status]) -> Table:
     """A row of each, by what it is called."""
     table = Table(title=str(sweep), title_justify="left")
-    metric = measured_by(read_json(sweep / "sweep.json").get("metric", "top1"))
+    metric = measured_by(read_json(sweep / SWEEP).get("metric", "top1"))
     for column in ("run", "stage", "state", "epoch", "left", metric.title, "job", "attempts"):
         table.add_column(column)
     for name, s in statuses.items():
@@ -204,7 +205,7 @@ def _is_reported(sweep: Path) -> bool:
 
 def time_left(sweep: Path, statuses: list[Status]) -> str:
     """What can be said of the time until a sweep is done, by the pace seen; empty where nothing is left to do or nothing was seen."""
-    told = read_json(sweep / "sweep.json").get("work", {})
+    told = read_json(sweep / SWEEP).get("work", {})
     works = {name: Work(facts["images"], facts["architecture"]) for name, facts in told.items()}
     todo, seen = [s for s in statuses if s.state not in ENDED], Seen()
     for s in statuses:
@@ -215,7 +216,7 @@ def time_left(sweep: Path, statuses: list[Status]) -> str:
         return ""
     left_s = [seen.total_s([works[s.name].part(1 - (s.progress or 0))]) if s.left_s is None else s.left_s for s in todo]
     known_s = [time_s for time_s in left_s if time_s is not None]
-    return _left_in_words(todo, sum(known_s), max(known_s), here=local.running(sweep) is not None) if known_s else ""
+    return _left_in_words(todo, sum(known_s), max(known_s), here=sweep_folder.running(sweep) is not None) if known_s else ""
 
 
 def _left_in_words(todo: list[Status], sum_s: float, longest_s: float, here: bool) -> str:

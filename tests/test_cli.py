@@ -104,7 +104,7 @@ def test_a_full_disk_is_one_line_whichever_error_says_so(capsys, tmp_path):
 
 @pytest.mark.parametrize("script", ["submit", "status", "cancel", "retry"])
 def test_ctrl_c_before_a_script_has_begun_is_one_line(script, tmp_path):
-    (tmp_path / "rich.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    (tmp_path / "omegaconf.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     ended = start(sys.executable, str(ROOT / "jobs" / f"{script}.py"), cwd=tmp_path, PYTHONPATH=str(tmp_path))
     assert (ended.returncode, ended.stdout, ended.stderr) == (-signal.SIGINT, "", "interrupted\n")
 

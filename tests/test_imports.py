@@ -15,7 +15,7 @@ PARTS = {
     "vitssl.backbones": {"base", "layers", "masked_tokens", "norms", "sl_vit"},
     "vitssl.objectives": {"base", "corruption", "decoders", "heads", "inpainting", "losses", "masking", "step", "teacher"},
 }
-FILED = {"atomic", "files", "reader", "records", "run_folder"}
+FILED = {"atomic", "files", "reader", "records", "run_folder", "sweep_folder"}
 CORE = FILED | {"config", "dist", "log", "backbones", "data", "objectives", "pool"}
 MESSAGES = {"arguments", "terminal", "words"}
 MIDDLE = {"model", "checkpoints", "optim", "macs", "cost", "workload", "emissions"}
@@ -40,6 +40,7 @@ ALLOWED = {
     "checkpoints": CORE | MIDDLE | {"paths"},
     "emissions": {"config", "files", "intensity", "workload"},
     "run_folder": {"config", "files"},
+    "sweep_folder": {"config", "files"},
     "evaluators": CORE | {"checkpoints", "model", "views", "words"},
     "trained": CORE | MIDDLE | {"evaluators", "paths", "views", "words"},
     "evaluate": CORE | {"checkpoints", "evaluators", "stopping", "train_state", "trained"},
@@ -52,7 +53,7 @@ ALLOWED = {
     "arguments": {"config", "files", "words"},
     "version": set(),
     "fields": {"config"},
-    "paths": {"config", "data", "files", "words"},
+    "paths": {"config", "data", "files", "sweep_folder", "words"},
     "predict": {"atomic", "config", "paths", "terminal", "trained", "words"},
     "__main__": {"cli"},
     "pictures": CORE | {"evaluators", "model", "views"},
@@ -62,8 +63,8 @@ ALLOWED = {
     "attempt": {"config", "dist", "emissions", "files", "run_folder", "words"},
     "train": CORE | MIDDLE | {"attempt", "evaluate", "evaluators", "pictures", "train_state", "stopping", "views", "words"},
     "bench": CORE | MIDDLE | {"memory", "evaluators", "passes", "train_state", "train", "views"},
-    "prune": {"checkpoints", "config", "files", "run_folder", "words"},
-    "report": {"config", "emissions", "files", "intensity", "records", "run_folder", "terminal", "words"},
+    "prune": {"checkpoints", "config", "files", "run_folder", "sweep_folder", "words"},
+    "report": {"config", "emissions", "files", "intensity", "records", "run_folder", "sweep_folder", "terminal", "words"},
     "cli": None,  # anything, inside the function that needs it
     "__init__": {"trained"},
     # without torch: the energy mix, what a data set holds, and which images a Run trains on
@@ -98,7 +99,7 @@ def test_imports_follow_the_layers(path):
     for name in imports(path):
         head, *rest = name.split(".")
         if head == "torch":
-            assert own not in ("config", "files", "jobs", "report", "run_folder"), f"{own} must not import torch"
+            assert own not in ("config", "files", "jobs", "report", "run_folder", "sweep_folder"), f"{own} must not import torch"
         if head == "vitssl" and rest and rest[0] != "__version__":
             assert rest[0] in allowed | {own}, f"{own} imports {name}"
 

@@ -17,7 +17,7 @@ from torch import nn
 
 from tests.conftest import sweep_facts
 from tests.report.conftest import make_run
-from vitssl import cli, prune, train
+from vitssl import cli, prune, sweep_folder, train
 from vitssl.checkpoints import run_checkpoint, tensor_files
 from vitssl.checkpoints.run_checkpoint import Progress
 from vitssl.files import read_json, write_json
@@ -100,8 +100,9 @@ def test_sources_stay_where_something_may_be_queued_or_begin(runs: Path) -> None
     (sweep / "report").mkdir()
     (sweep / "report" / "report.html").touch()
     assert goes()
-    for pid, there in ((os.getpid(), False), (2**22 + 1, True)):
-        write_json(sweep / "local.json", {"pid": pid, "host": socket.gethostname(), "born": None})
+    here, born = socket.gethostname(), sweep_folder.born_at(os.getpid())
+    for pid, then, there in ((os.getpid(), born, False), (os.getpid(), "when another process had its id", True), (2**22 + 1, born, True)):
+        write_json(sweep / "local.json", {"pid": pid, "host": here, "born": then})
         assert goes() == there
     write_json(sweep / "local.json", {"pid": 7, "host": "another", "born": None})
     assert not goes()
@@ -119,9 +120,10 @@ def test_a_link_in_the_place_of_a_snapshot_goes_and_what_it_leads_to_stays(runs:
     assert {path.name for path in (sweep / "source").iterdir()} == {"0123456789ab"}
 
 
-def test_what_is_asked_for_is_removed_and_counted(runs: Path, capsys) -> None:
+def test_what_is_asked_for_is_removed_and_counted(runs: Path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(runs.parent)
     before = {path for path in runs.rglob("*") if path.is_file()}
-    assert cli.main(["prune", str(runs / "one"), "--yes"]) == 0
+    assert cli.main(["prune", "one", "--yes"]) == 0  # by its name in runs/, as everywhere
     out = capsys.readouterr().out.splitlines()
     assert len(out) == len(ALL) + 2 and out[-2] == "  15.0 kB  in 13 places" and out[-1] == "removed 15.0 kB in 13 places"
     gone = before - {path for path in runs.rglob("*") if path.is_file()}

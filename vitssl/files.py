@@ -20,11 +20,7 @@ from typing import IO, Any
 from vitssl import records
 from vitssl.atomic import write_atomically
 from vitssl.config import ConfigError
-from vitssl.config.base import closest
 from vitssl.reader import open_regular, read_whole
-
-GRID = "grid.csv"  # of a sweep: the grid's carbon intensity by time, where its site has a file of that
-SUBMITTING = ".submitting"  # the lock of a sweep that is being submitted
 
 
 def hash_file(path: Path) -> str:
@@ -219,27 +215,6 @@ def _parsed(text: str, path: Path) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise ConfigError("damaged, not a JSON object; restore it from a backup, or delete it", place=str(path))
     return record
-
-
-def read_sweep(folder: Path) -> dict[str, Any]:
-    """What the launcher wrote down of a sweep, in its folder.
-
-    Raises:
-        ConfigError: the folder is not a sweep's, with one that was probably meant; or the record is damaged.
-    """
-    if facts := read_json(folder / "sweep.json"):
-        return facts
-    near = _near_sweep(folder)
-    example = f", such as {near}" if near else ""
-    raise ConfigError(f"{folder / 'sweep.json'} does not exist: this is not a sweep's folder (runs/NAME{example})")
-
-
-def _near_sweep(named: Path) -> Path | None:
-    """The folder that holds a run, the one of that name or of one like it, or another one that is there."""
-    found = [path.parent for folder in (named, Path("runs")) for path in sorted(folder.glob("*/sweep.json"))]
-    alike = closest(named.name, [folder.name for folder in found])
-    candidates = (named.parent, Path("runs") / named.name, *(folder for folder in found if folder.name in alike), *found)
-    return next((folder for folder in candidates if (folder / "sweep.json").is_file()), None)
 
 
 def runs_that_begin(path: Path) -> list[Path]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from vitssl.config import ConfigError, classifies, load
 from vitssl.data.sources.folders import IMAGE_ENDINGS, other_endings, photos_to_convert, walk_images
 from vitssl.files import check_new, runs_that_begin
+from vitssl.sweep_folder import is_sweep
 from vitssl.words import counted, note
 
 
@@ -22,7 +23,7 @@ def run_folder(path: Path) -> Path:
         return path.parent
     if path.is_file():
         raise ConfigError(f"{path} is not a run; name a run folder (runs/<sweep>/<run>), or the run.yaml in it")
-    if (path / "sweep.json").is_file():
+    if is_sweep(path):
         example = next((f", for example {run_yaml.parent}" for run_yaml in sorted(path.glob("*/run.yaml"))), "")
         raise ConfigError(f"{path} is the folder of a whole sweep; name one of its runs{example}")
     if not path.exists():
@@ -71,13 +72,13 @@ def runs_and_images(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     count = next((i for i, path in enumerate(paths) if not is_run(path)), len(paths)) or 1
     runs, images = list(paths[:count]), list(paths[count:])
     if not is_run(runs[0]) and (later := next(filter(is_run, images), None)):
-        if (runs[0].parent / "sweep.json").is_file():  # all that a sweep's folder holds
+        if is_sweep(runs[0].parent):  # all that a sweep's folder holds
             arm = runs[0].parent / later.name.partition("-")[0]
             raise ConfigError(f"{runs[0]} is not a run; name the runs of one arm, such as {arm}-*")
         raise ConfigError(f"{later} is a run; name runs first, then images: vitssl predict {later} {runs[0]}")
     if not images:
         raise ConfigError(f"{runs[-1]} is a run; name images too, or folders of images")
-    of_sweep = (runs[0].parent / "sweep.json").is_file()
+    of_sweep = is_sweep(runs[0].parent)
     if caught := next((path for path in images if of_sweep and path.parent == runs[0].parent), None):
         arm = runs[0].parent / runs[0].name.partition("-")[0]
         raise ConfigError(f"{caught} is not a run; name the runs of one arm, such as {arm}-*")

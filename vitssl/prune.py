@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -19,8 +18,9 @@ from pathlib import Path
 
 from vitssl import config
 from vitssl.config import ConfigError
-from vitssl.files import SUBMITTING, held, no_room, read_file, read_json
+from vitssl.files import held, no_room, read_file, read_json
 from vitssl.run_folder import DONE, ERROR, LAST, is_trained, to_evaluate
+from vitssl.sweep_folder import SUBMITTING, SWEEP, elsewhere, is_sweep, running
 from vitssl.words import counted, note
 
 KEPT_EPOCH = re.compile(r"epoch-\d+\.pt")
@@ -84,7 +84,7 @@ def find(runs: Path) -> list[Leftover]:
     Raises:
         ConfigError: there are no runs in it, or a record of one, on which it depends, is damaged.
     """
-    sweeps = [runs] if (runs / "sweep.json").is_file() else sorted(path.parent for path in runs.glob("*/sweep.json"))
+    sweeps = [runs] if is_sweep(runs) else sorted(path.parent for path in runs.glob(f"*/{SWEEP}"))
     if not runs.is_dir():
         raise ConfigError("there is no such folder; name the folder of the runs, or of one sweep in it", place=str(runs))
     if not sweeps and (runs / "run.yaml").exists():
@@ -165,8 +165,7 @@ def _may_go_on(sweep: Path) -> bool:
     report, job = sweep / "report" / "report.html", sweep / "slurm.json"
     if job.exists() and not (sweep / "cancelled").exists() and (not report.exists() or report.stat().st_mtime < job.stat().st_mtime):
         return True
-    launcher = read_json(sweep / "local.json")
-    return bool(launcher) and (launcher["host"] != socket.gethostname() or Path(f"/proc/{launcher['pid']}").exists())
+    return running(sweep) is not None or bool(elsewhere(sweep))
 
 
 def remove(leftovers: list[Leftover]) -> tuple[int, int]:
@@ -185,13 +184,13 @@ def remove(leftovers: list[Leftover]) -> tuple[int, int]:
 
 def _remove_of(owner: Path, leftovers: list[Leftover], run_files: Callable[[Path], str]) -> Iterator[int]:
     """The bytes of each that went."""
-    is_sweep = (owner / "sweep.json").exists()
+    of_sweep = is_sweep(owner)
     with _alone(owner) as alone:
-        now = (_of_sweep(owner) if is_sweep else _of_run(owner, run_files(owner.absolute().parent.parent))) if alone else ()
+        now = (_of_sweep(owner) if of_sweep else _of_run(owner, run_files(owner.absolute().parent.parent))) if alone else ()
         still = {left.path for left in now}
         for left in leftovers:
             if left.path not in still:
-                note(f"{left.path} stays: its {'sweep' if is_sweep else 'run'} goes on, or another run names it")
+                note(f"{left.path} stays: its {'sweep' if of_sweep else 'run'} goes on, or another run names it")
                 continue
             freed = left.bytes
             try:
@@ -207,7 +206,7 @@ def _remove_of(owner: Path, leftovers: list[Leftover], run_files: Callable[[Path
 
 def _alone(owner: Path) -> AbstractContextManager[bool]:
     """Hold the lock that training a run, or submitting a sweep, takes; False: another process has it."""
-    return held(owner / (SUBMITTING if (owner / "sweep.json").exists() else ".lock"), str(owner))
+    return held(owner / (SUBMITTING if is_sweep(owner) else ".lock"), str(owner))
 
 
 def listing(leftovers: list[Leftover]) -> str:

@@ -8,14 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs import local
 from jobs.chosen import line_of, parents_of, runs_of
 from jobs.display.logs import cause
 from jobs.slurm import cluster
+from vitssl import sweep_folder
 from vitssl.config import ConfigError, load
 from vitssl.config.evals import metric_parts
 from vitssl.files import read_events, read_json
 from vitssl.run_folder import DONE, ERROR, EVALS, error_of, is_trained, lost_kwh, to_evaluate
+from vitssl.sweep_folder import SWEEP
 
 ENDED = ("done", "failed", "cancelled", "unreadable")
 HOW = {"failed": "failed", "cancelled": "was cancelled"}
@@ -83,7 +84,7 @@ def look(sweep: Path, only: Path | None = None) -> Picture:
     if sweep in picture.damaged:
         picture.note = "; ".join(filter(None, [picture.note, picture.damaged[sweep]]))
     there = picture.queue.keys() | picture.damaged.keys() | {only}
-    here, metric = local.running(sweep), read_json(sweep / "sweep.json").get("metric", "top1")
+    here, metric = sweep_folder.running(sweep), read_json(sweep / SWEEP).get("metric", "top1")
     shown = asked_for | {folder: stage for folder, stage in before.items() if folder in there}
     picture.statuses = [_readable(folder, stage, picture.queue, here, metric) for folder, stage in shown.items() if folder in looked_at]
     _cancelled_with_parents(sweep, picture.statuses)
@@ -95,7 +96,7 @@ def is_over(picture: Picture, folder: Path) -> bool:
     status = picture.of(folder)
     if status.state != "done":
         return status.state in GONE
-    in_work = folder in picture.queue or (local.running(folder.parent) is not None and status.error is None)
+    in_work = folder in picture.queue or (sweep_folder.running(folder.parent) is not None and status.error is None)
     return not in_work or not to_evaluate(folder, load(folder))
 
 

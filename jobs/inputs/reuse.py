@@ -16,11 +16,12 @@ from jobs.slurm import cluster
 from vitssl.config import SCHEMA, ConfigError, assign, checkpoints, load, save
 from vitssl.files import held, read_json, write_json
 from vitssl.run_folder import DONE, ERROR, EVALS, LAST
+from vitssl.sweep_folder import LOCAL, SWEEP
 from vitssl.words import counted, listed
 
 STAGING = ".reuse"  # in the sweep's folder, while runs are copied
 BEGUN = "metrics.jsonl"  # is there from when a run has begun to train
-OF_ATTEMPTS = {cluster.JOB_FILE, "local.json", ERROR, "cancelled", "log", "previous.pt", "damaged.pt", "diverged.pt"}
+OF_ATTEMPTS = {cluster.JOB_FILE, LOCAL, ERROR, "cancelled", "log", "previous.pt", "damaged.pt", "diverged.pt"}
 WRITTEN_ANEW = {"run.yaml", "job.json"}
 
 
@@ -55,7 +56,7 @@ def find(jobs: Collection[Job], sweep: Path) -> Found:
 def _by_identity(sweep: Path) -> dict[str, list[Path]]:
     """The run folders of the other sweeps, by the end of their names."""
     named: dict[str, list[Path]] = defaultdict(list)
-    for record in sorted(sweep.parent.glob("*/sweep.json")):
+    for record in sorted(sweep.parent.glob(f"*/{SWEEP}")):
         with suppress(OSError):  # another person's
             for folder in sorted(record.parent.iterdir()) if record.parent != sweep else ():
                 named[folder.name.rpartition("-")[2]].append(folder)

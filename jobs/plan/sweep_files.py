@@ -9,6 +9,7 @@ from jobs.plan.overrides import CLI
 from vitssl.config import ConfigError, read_yaml
 from vitssl.config.base import closest
 from vitssl.files import read_json
+from vitssl.sweep_folder import SWEEP
 from vitssl.version import ROOT
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def find(named: str | Path) -> Path:
             raise ConfigError(f"not a sweep file, whose name ends in .yaml; {EXAMPLE}", place=str(path))
         return path
     if path.is_dir():
-        made_by = read_json(path / "sweep.json").get("file")
+        made_by = read_json(path / SWEEP).get("file")
         raise ConfigError(f"this is a folder; name a sweep file, for example {made_by or 'sweeps/quickstart.yaml'}", place=str(path))
     if "=" in path.name:
         raise ConfigError(f"{str(path)!r} is not a sweep file; that comes first, then key=value", place=CLI)
@@ -42,7 +43,7 @@ def find(named: str | Path) -> Path:
 
 def refuse_taken_name(spec: Spec, folder: Path) -> None:
     """Another file of the same `name` would take the place of its report; that of another clone, perhaps of more arms, is the same."""
-    other = read_json(folder / "sweep.json").get("file")
+    other = read_json(folder / SWEEP).get("file")
     if other and Path(other).is_file() and not _is_of_one_sweep(Path(other), Path(spec.file)):
         free = next(name for name in (Path(spec.file).stem, f"{spec.name}_2") if name != spec.name)
         reason = f"{folder} holds the runs of {other}; give this one a name of its own, such as name={free}"

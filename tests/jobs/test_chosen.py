@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from jobs import cancel, local, status
+from jobs import cancel, status
 from jobs.chosen import named, shared, waiting_for, yet_to_queue
 from jobs.slurm import cluster
 from tests.conftest import sweep_facts
+from vitssl import sweep_folder
 from vitssl.config import ConfigError
 from vitssl.files import write_json
 
@@ -61,7 +62,7 @@ def test_a_process_that_cannot_be_asked_to_stop_is_told(sweep: Path, monkeypatch
     def kill(pid: int, number: int) -> None:
         raise error
 
-    monkeypatch.setattr(local, "running", lambda _: 77)
+    monkeypatch.setattr(sweep_folder, "running", lambda _: 77)
     monkeypatch.setattr(cancel.os, "kill", kill)
     assert cancel.main([str(sweep)]) == 0
     out, err = capsys.readouterr()
@@ -69,7 +70,7 @@ def test_a_process_that_cannot_be_asked_to_stop_is_told(sweep: Path, monkeypatch
 
 
 def test_single_runs_of_this_machine_cannot_be_ended(sweep: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(local, "running", lambda _: 77)
+    monkeypatch.setattr(sweep_folder, "running", lambda _: 77)
     assert cancel.main([str(sweep), "ab"]) == 2
     assert capsys.readouterr().err.startswith("error: process 77 on this machine trains ")
 

@@ -27,7 +27,7 @@ from jobs import local as local_executor
 from jobs.plan.graph import Graph
 from tests.conftest import TINY, sweep_facts
 from tests.jobs.conftest import EXAMPLE, over
-from vitssl import cli, config, version
+from vitssl import cli, config, sweep_folder, version
 from vitssl.config import nested
 from vitssl.files import read_json, write_json
 
@@ -400,7 +400,7 @@ def test_cancel_without_jobs_says_so(local, capsys) -> None:
 def test_a_launcher_that_saves_is_not_asked_again_which_would_kill(local, place, monkeypatch, capsys) -> None:
     local("arms=[scratch]")
     (place / "stop").touch()
-    launcher = {"pid": os.getpid(), "host": socket.gethostname(), "born": local_executor._born(os.getpid())}
+    launcher = {"pid": os.getpid(), "host": socket.gethostname(), "born": sweep_folder.born_at(os.getpid())}
     write_json(Path("runs/example/local.json"), launcher | {"stop_file": str(place / "stop")})
     sent: list[int] = []
     monkeypatch.setattr(cancel.os, "kill", lambda pid, number: sent.append(number))
@@ -426,17 +426,17 @@ def test_a_launcher_of_another_machine_is_named(local, capsys) -> None:
 
 def test_a_launcher_is_told_from_another_process_with_its_id(local) -> None:
     local("arms=[scratch]")
-    launcher = {"pid": os.getpid(), "host": socket.gethostname(), "born": local_executor._born(os.getpid())}
+    launcher = {"pid": os.getpid(), "host": socket.gethostname(), "born": sweep_folder.born_at(os.getpid())}
     write_json(Path("runs/example/local.json"), launcher)
-    assert local_executor.running(Path("runs/example")) == os.getpid()
+    assert sweep_folder.running(Path("runs/example")) == os.getpid()
     child = subprocess.Popen(["sleep", "60"])
     write_json(Path("runs/example/local.json"), launcher | {"pid": child.pid})
-    assert local_executor.running(Path("runs/example")) is None
-    write_json(Path("runs/example/local.json"), launcher | {"pid": child.pid, "born": local_executor._born(child.pid)})
-    assert local_executor.running(Path("runs/example")) == child.pid
+    assert sweep_folder.running(Path("runs/example")) is None
+    write_json(Path("runs/example/local.json"), launcher | {"pid": child.pid, "born": sweep_folder.born_at(child.pid)})
+    assert sweep_folder.running(Path("runs/example")) == child.pid
     child.kill()
     child.wait()
-    assert local_executor.running(Path("runs/example")) is None
+    assert sweep_folder.running(Path("runs/example")) is None
 
 
 def test_what_an_earlier_try_left_is_gone_while_it_is_tried_again(local, monkeypatch) -> None:

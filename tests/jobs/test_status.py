@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from jobs import local, status
+from jobs import status
 from jobs.display import logs, states
 from jobs.slurm import cluster
 from tests.conftest import sweep_facts
+from vitssl import sweep_folder
 from vitssl.config import Run, merge, save
 from vitssl.files import write_json
 
@@ -182,7 +183,7 @@ def test_watching_ends_with_the_last_run(sweep: Path, queue, capsys) -> None:
 def test_ctrl_c_ends_watching_in_one_line(sweep: Path) -> None:
     for folder in sweep.glob("*-*/slurm.json"):  # or SLURM would be asked
         folder.unlink()
-    write_json(sweep / "local.json", {"pid": os.getpid(), "host": os.uname().nodename, "born": local._born(os.getpid())})
+    write_json(sweep / "local.json", {"pid": os.getpid(), "host": os.uname().nodename, "born": sweep_folder.born_at(os.getpid())})
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     program = [sys.executable, str(ROOT / "jobs" / "status.py"), str(sweep), "--watch", "1"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -22,6 +22,7 @@ from jobs.slurm import launcher
 from jobs.slurm.cluster import Entry
 from tests.conftest import sweep_facts
 from tests.jobs.conftest import EXAMPLE
+from vitssl import sweep_folder
 from vitssl.config import Site
 from vitssl.files import write_json
 
@@ -175,7 +176,7 @@ def last_line(folder: Path, capsys) -> str:
 
 def test_on_this_machine_the_times_of_the_runs_are_summed(sweep, monkeypatch, capsys) -> None:
     folder = sweep({"done": 600.0}, {"step": 50, "after_s": 300.0}, {}, {})
-    monkeypatch.setattr(local, "running", lambda _: 1)
+    monkeypatch.setattr(sweep_folder, "running", lambda _: 1)
     assert last_line(folder, capsys) == "about 26 min left for the sweep: 3 runs remaining"  # two starts too
     three = [status.Status(name, "train", state) for name, state in (("a", "running"), ("b", "running"), ("c", "not begun"))]
     assert status._left_in_words(three, 3600.0, 1200.0, here=True) == "about 30 min left for the sweep: 3 runs remaining"

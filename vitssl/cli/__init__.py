@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from vitssl import version
+from vitssl import sweep_folder, version
 from vitssl.arguments import Parser, guarded
 from vitssl.cli import weights
 from vitssl.cli.base import (
@@ -78,13 +78,13 @@ def _parser() -> argparse.ArgumentParser:
     add_runs(add)
     weights.add_parsers(commands)
     add = command(commands, "report", _report, "write tables, plots and pages of a sweep")
-    add("folder", type=Path, help="sweep folder, for example runs/quickstart, or its name in runs/")
+    add("folder", type=sweep_folder.named, help="sweep folder, for example runs/quickstart, or its name in runs/")
     add("--columns", type=names, help="columns of the main table and table.tex, comma-separated, for example accuracy,gmacs,kwh")
     _analyze_parser(commands)
     add = command(
         commands, "prune", _prune, "delete what no run needs any more (checkpoints of epochs, optimizer states, old sources), after asking"
     )
-    add("runs", type=Path, help="folder of all sweeps, for example runs, or of one; each run keeps its last and best checkpoints")
+    add("runs", type=sweep_folder.named, help="folder of all sweeps, for example runs, or one sweep; last and best checkpoints are kept")
     add("--yes", action="store_true", help="delete without asking")
     add = command(commands, "fields", _fields, "list all fields with type, default and meaning, and what to type for a method")
     add("pattern", nargs="?", default="", help="part of a dotted name, such as warmup, a pattern such as 'optim.*', or a method")
@@ -213,11 +213,8 @@ def _cost(arguments: argparse.Namespace) -> None:
 def _report(arguments: argparse.Namespace) -> None:
     from vitssl import report
 
-    folder = arguments.folder
-    if not folder.exists() and (named := Path("runs") / folder).is_dir():
-        folder = named  # by its name, as jobs/status.py takes it
-    page = report.write(folder, arguments.columns)
-    print(report.summary(folder, columns=arguments.columns))
+    page = report.write(arguments.folder, arguments.columns)
+    print(report.summary(arguments.folder, columns=arguments.columns))
     print(f"report: {page}")
 
 

@@ -16,6 +16,7 @@ from vitssl.report.outside import origins
 from vitssl.report.rows import without
 from vitssl.report.tables import plus_minus
 from vitssl.report.units import quantity
+from vitssl.sweep_folder import is_sweep
 from vitssl.words import counted, listed
 
 TAGS = {True: "image-classification", False: "image-feature-extraction"}
@@ -28,7 +29,7 @@ def text(folder: Path, classifier: bool) -> str:
         folder: the run folder; where its sweep's folder is around it, the card has the other seeds and the stages before.
         classifier: does the exported network classify?
     """
-    sweep = collect(folder.resolve().parent) if (folder.resolve().parent / "sweep.json").is_file() else None
+    sweep = collect(folder.resolve().parent) if is_sweep(folder.resolve().parent) else None
     cell = _cell(sweep, folder.resolve()) if sweep else None
     alone = read_folder(folder, Site())
     stages = _chain(cell, folder) if cell else [(alone.job.get("stage", "train"), alone)]

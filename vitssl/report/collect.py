@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from vitssl import sweep_folder
 from vitssl.config import ConfigError, Site, fill, load
 from vitssl.emissions import grid_of, intensity_kg_per_kwh, names_grid
-from vitssl.files import read_events, read_json, read_sweep
+from vitssl.files import read_events, read_json
 from vitssl.records import COST, EVALUATED, MEASURED, check_as
 from vitssl.report import kept
 from vitssl.run_folder import DONE, ERROR, EVALS
@@ -153,7 +154,7 @@ def collect(folder: str | Path) -> Sweep:
         ConfigError: there is no sweep.json.
     """
     folder = Path(folder)
-    facts = read_sweep(folder)
+    facts = sweep_folder.read(folder)
     site = fill(Site, facts["site"])
     runs: dict[Path, RunFolder] = {}
     cells = []

@@ -8,10 +8,10 @@ from typing import Any
 
 from vitssl import intensity
 from vitssl.config import ConfigError
-from vitssl.files import GRID
 from vitssl.report import outside
 from vitssl.report.collect import RunFolder, Sweep, add
 from vitssl.report.units import quantity
+from vitssl.sweep_folder import GRID
 from vitssl.words import counted, duration, listed
 
 CPU_POWER = {"rapl": "measured by RAPL", "tdp": "modelled from its TDP and load (no meter)"}
