@@ -94,7 +94,7 @@ def test_no_image_is_said(trained: Path, method: str) -> None:
         getattr(vitssl.load(trained), method)([])
 
 
-def test_features_are_what_the_head_reads(trained: Path) -> None:
+def test_features_are_what_the_head_reads(trained: Path, monkeypatch) -> None:
     images = [Image.effect_noise(size, 90) for size in ((20, 20), (31, 18), (16, 40))]
     run = vitssl.load(trained)
     features = run.features(images)
@@ -103,7 +103,12 @@ def test_features_are_what_the_head_reads(trained: Path) -> None:
     head = run.model.objectives["classify"].head
     logits_BK = torch.nn.functional.linear(features.prefix_BPD[:, 0], head.weight, head.bias)
     assert torch.allclose(logits_BK.softmax(-1), run.predict(images), atol=1e-6)
-    assert torch.equal(run.features(images[1]).tokens_BND, features.tokens_BND[1:2])
+    assert torch.allclose(run.features(images[1]).tokens_BND, features.tokens_BND[1:2], atol=1e-6)
+    monkeypatch.setattr("vitssl.trained.EVALUATED_AT_ONCE", 2)
+    in_batches = run.features(images, blocks=[0])
+    assert torch.allclose(in_batches.tokens_BND, features.tokens_BND, atol=1e-6)
+    alone = run.features(images[2], blocks=[0]).intermediates[0]
+    assert torch.allclose(in_batches.intermediates[0].tokens_BND[2:], alone.tokens_BND, atol=1e-6)
 
 
 def test_a_pretraining_run_gives_features_and_no_classes(pretrained: Path) -> None:

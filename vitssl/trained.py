@@ -21,7 +21,7 @@ from vitssl.config.evals import EvalConfig
 from vitssl.data import UNLABELLED
 from vitssl.data.index import Index, load_index
 from vitssl.data.loading.batch import Batch, RawBatch
-from vitssl.data.loading.subset import Split, train_and_heldout
+from vitssl.data.loading.subset import Split, split_of
 from vitssl.data.pixels.decode import decode_file, resize, resized_sizes, upright
 from vitssl.evaluators.base import EVALUATED_AT_ONCE
 from vitssl.files import read_json
@@ -148,7 +148,9 @@ class Trained:
             ConfigError: a file that is no image, no images at all, or no such block.
         """
         places = self.places(blocks)
-        passes = [self.encode(batch.views["main"], places) for batch in self._views(images)]
+        passes = [self.encode(seen_BCSS, places) for seen_BCSS in self._seen([images] if isinstance(images, OneImage) else images)]
+        if not passes:
+            raise ConfigError(f"features: {NO_IMAGES}")
         joined = _joined(passes)
         joined.intermediates = {
             block: _joined([f.intermediates[place] for f in passes]) for block, place in zip(blocks, places, strict=True)
@@ -206,14 +208,13 @@ class Trained:
         if self.run.data.sha256 not in (None, index.sha256):
             advice = "so that it may test on images trained on; build that again, or name the images to test on by --shards"
             raise ConfigError(f"{index.folder} is not what {self.folder} was trained on (data.sha256), {advice}")
-        return index, train_and_heldout(index, self.run.data, config.needs_labels(self.run), config.classifies(self.run), self.run.seed)
+        return index, split_of(index, self.run)
 
-    def _views(self, images: OneImage | Iterable[OneImage]) -> Iterator[Batch]:
-        """Image by image, as evaluation sees it."""
-        images = [images] if isinstance(images, OneImage) else list(images)
-        if not images:
-            raise ConfigError(f"features: {NO_IMAGES}")
-        return (self.view(_raw(image, self.run.data.cache_px)) for image in images)
+    def _seen(self, images: Iterable[OneImage]) -> Iterator[Tensor]:
+        """Batches (B, C, S, S) of images as evaluation sees them."""
+        left = iter(images)
+        while batch := list(islice(left, EVALUATED_AT_ONCE)):
+            yield torch.cat([self.view(_raw(image, self.run.data.cache_px)).views["main"] for image in batch])
 
 
 def predict_each(runs: Sequence[Trained], images: Iterable[OneImage]) -> Iterator[Tensor | ConfigError]:
