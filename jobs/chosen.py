@@ -9,7 +9,7 @@ from typing import Any
 from jobs.slurm import cluster
 from vitssl import sweep_folder
 from vitssl.config import ConfigError
-from vitssl.config.base import closest
+from vitssl.config.base import closest, did_you_mean
 from vitssl.files import read_json
 from vitssl.run_folder import ERROR
 from vitssl.words import few
@@ -51,8 +51,8 @@ def run_named(sweep: Path, word: str) -> Path:
         return sweep / found[0]
     if found:
         raise ConfigError(f"{len(found)} runs have {word!r} in their names: {few(found)}; write more of it", place=str(sweep))
-    near = closest(wanted, [*arms_of(sweep), *names])
-    raise ConfigError(f"no run has {word!r} in its name{f' (did you mean {near[0]}?)' if near else ''}", place=str(sweep))
+    meant = did_you_mean(closest(wanted, [*arms_of(sweep), *names]))
+    raise ConfigError(f"no run has {word!r} in its name{meant}", place=str(sweep))
 
 
 def named(sweep: Path, words: Iterable[str]) -> set[Path]:

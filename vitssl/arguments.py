@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from vitssl.config import ConfigError, unknown
-from vitssl.config.base import closest
+from vitssl.config.base import closest, did_you_mean
 from vitssl.config.suggestions import meant
 from vitssl.files import no_room
 from vitssl.words import one_line
@@ -55,7 +55,7 @@ class Parser(argparse.ArgumentParser):
             fields = [f"{name}=VALUE" for name in (self.own_keys.get(key) or meant(key))] if self.takes_fields else []
             told = [words for option, words in self.elsewhere.items() if option == f"--{key}"]
             near = told or fields or (closest(f"--{word[1]}", self._own) if len(word[1]) > 1 else [])
-            message += f" (did you mean {near[0]}?)" if near else ""
+            message += did_you_mean(near)
         elif message.startswith("unrecognized arguments: "):
             several = sum((Path(word) / "run.yaml").is_file() for word in self._words) > 1
             message += " (one run at a time)" if several else " (a name with spaces needs quotes, and a list commas without spaces)"

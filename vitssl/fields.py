@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from vitssl.config import ConfigError, Run, Site
-from vitssl.config.base import element_types_of, parts_of
+from vitssl.config.base import did_you_mean, element_types_of, parts_of
 from vitssl.config.evals import KINDS
 from vitssl.config.fields import Field, fields_of
 from vitssl.config.methods import METHODS, Method, method
@@ -96,4 +96,4 @@ def _underlined(title: str) -> str:
 def _nothing(pattern: str) -> ConfigError:
     words = sorted({word for fields in sections().values() for field in fields for word in field.own_name.split("_")})
     near = meant(pattern) or meant_roughly(pattern, [*words, *(m.title.lower() for m in METHODS)])
-    return ConfigError(f"no field matches {pattern!r}{f' (did you mean {near[0]}?)' if near else '; vitssl fields lists all'}")
+    return ConfigError(f"no field matches {pattern!r}{did_you_mean(near) or '; vitssl fields lists all'}")

@@ -24,7 +24,7 @@ from vitssl.data.loading.batch import Batch
 from vitssl.data.loading.cache import private_folder
 from vitssl.data.loading.loader import TrainLoader
 from vitssl.data.loading.on_stream import groups, on_own_stream
-from vitssl.data.loading.subset import train_and_heldout
+from vitssl.data.loading.subset import split_of
 from vitssl.run_folder import LAST
 from vitssl.views import EvalView, TrainViews
 
@@ -47,7 +47,7 @@ class TrainState:
         if run.data.sha256 not in (None, self.index.sha256):
             reason = f"{run.data.shards} is not what this run was made for (data.sha256); build it again or make a new run"
             raise ConfigError(reason, "data.shards")
-        self.split = train_and_heldout(self.index, run.data, config.needs_labels(run), config.classifies(run), run.seed)
+        self.split = split_of(self.index, run)
         self.accumulate = config.slices(run, dist.world_size())
         self.mean, self.std = config.statistics(run.data, self.index.mean, self.index.std)
         self.loader = TrainLoader(

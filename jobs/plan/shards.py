@@ -15,7 +15,7 @@ from vitssl.config.evals import FeaturesConfig, evals_of
 from vitssl.data import UNLABELLED
 from vitssl.data.building import findings, paper_counts
 from vitssl.data.index import Index, load_index, named, unwritten
-from vitssl.data.loading.subset import train_and_heldout
+from vitssl.data.loading.subset import split_of
 from vitssl.data.sources import webdatasets
 from vitssl.data.sources.opening import open_source
 from vitssl.words import counted, listed
@@ -196,14 +196,12 @@ def image_counts(run: Run) -> dict[str, int]:
     Raises:
         ConfigError: as `num_images`.
     """
-    need_labels = needs_labels(run)
-    evaluated = classifies(run)
     drawn = run.data.folds is not None or any(subset is not None and subset.redraw for subset in (run.data.images, run.data.labels))
-    key = f"{run.data}{need_labels}{evaluated}{run.seed if drawn else None}"
+    key = f"{run.data}{needs_labels(run)}{classifies(run)}{run.seed if drawn else None}"
     if key not in _COUNTED:
         index = expected_index(run.data)
         assert index is not None
-        split = train_and_heldout(index, run.data, need_labels, evaluated, run.seed)
+        split = split_of(index, run)
         labelled = int((split.labels[split.train] >= 0).sum())
         _COUNTED[key] = {
             "train_images": len(split.train), "labelled_images": labelled, "val_images": len(split.val), "test_images": len(split.test)

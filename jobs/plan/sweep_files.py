@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jobs.plan.overrides import CLI
 from vitssl.config import ConfigError, read_yaml
-from vitssl.config.base import closest
+from vitssl.config.base import closest, did_you_mean
 from vitssl.files import read_json
 from vitssl.sweep_folder import SWEEP
 from vitssl.version import ROOT
@@ -36,9 +36,8 @@ def find(named: str | Path) -> Path:
     there = {file.stem: file for folder in reversed(folders) for file in sorted(folder.glob("*")) if file.suffix in ENDINGS}
     if path.parent == Path() and path.suffix in ("", *ENDINGS) and path.stem in there:
         return there[path.stem]
-    near = closest(path.stem, list(there))
-    advice = f" (did you mean {there[near[0]]}?)" if near else f"; {EXAMPLE}"
-    raise ConfigError(f"there is no such file{advice}", place=str(path))
+    near = [str(there[stem]) for stem in closest(path.stem, list(there))]
+    raise ConfigError(f"there is no such file{did_you_mean(near) or f'; {EXAMPLE}'}", place=str(path))
 
 
 def refuse_taken_name(spec: Spec, folder: Path) -> None:

@@ -12,7 +12,7 @@ from vitssl import config
 from vitssl.backbones.base import Backbone
 from vitssl.checkpoints.tensor_files import check_finite, first_of, is_state, mismatches, read
 from vitssl.config import ConfigError, Run
-from vitssl.config.base import closest
+from vitssl.config.base import closest, did_you_mean
 from vitssl.files import read_json
 from vitssl.run_folder import LAST
 
@@ -39,8 +39,7 @@ def chosen(content: dict[str, Any], which: str) -> dict[str, Tensor]:
         ConfigError: it holds no such weights.
     """
     if which not in WEIGHTS:
-        near = closest(which, WEIGHTS)
-        raise ConfigError(f"{which!r} is none of {', '.join(WEIGHTS)}{f' (did you mean {near[0]}?)' if near else ''}", "weights")
+        raise ConfigError(f"{which!r} is none of {', '.join(WEIGHTS)}{did_you_mean(closest(which, WEIGHTS))}", "weights")
     if which == "model":
         return content["model"]
     if which == "ema":

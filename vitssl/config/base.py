@@ -61,6 +61,11 @@ def closest(value: str, names: Sequence[str]) -> list[str]:
     return difflib.get_close_matches(value, names, n=1) or [name for name in names if len(value) > 1 and name.startswith(value)][:1]
 
 
+def did_you_mean(names: Sequence[str]) -> str:
+    """For the end of a sentence: the first of the names that were probably meant; empty where there is none."""
+    return f" (did you mean {names[0]}?)" if names else ""
+
+
 def runtime_field(default: Any) -> Any:
     """A field that does not change the result (paths, workers, logging): it stays out of the Run's identity."""
     if isinstance(default, dict):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
 
 from vitssl.config.backbones import capabilities, family, num_intermediates
-from vitssl.config.base import ConfigError, Problem, closest, less_than, not_positive
+from vitssl.config.base import ConfigError, Problem, closest, did_you_mean, less_than, not_positive
 from vitssl.config.methods import flow
 from vitssl.config.objectives import active
 
@@ -180,8 +180,7 @@ def parse(name: str, fields: dict[str, Any], overrides: Sequence[str] = ()) -> E
         whole = flow({name: {"type": other, **fields}})
         raise ConfigError(f"the type is missing; write {shlex.quote(f'evals={whole}')}", f"evals.{name}.type")
     if not isinstance(kind, str) or kind not in KINDS:
-        near = closest(str(kind), list(KINDS))
-        meant = f" (did you mean {near[0]}?)" if near else ""
+        meant = did_you_mean(closest(str(kind), list(KINDS)))
         raise ConfigError(f"{kind!r} is none of {', '.join(KINDS)}{meant}", f"evals.{name}.type")
     return merge(KINDS[kind], fields, list(overrides), field=f"evals.{name}")
 
@@ -231,8 +230,8 @@ def metric_parts(metric: str) -> tuple[str, str]:
         evaluator, name = ("test_ema", name.removesuffix("_ema")) if name.endswith("_ema") else ("test", name)
     if name not in METRICS:
         near = [METRICS_ALSO_CALLED[name.lower()]] if name.lower() in METRICS_ALSO_CALLED else closest(name, list(METRICS))
-        meant = f" (did you mean {near[0]}?)" if near else ""
-        raise ConfigError(f"{metric!r} is none of {', '.join(METRICS)}, nor top1_ema, nor an evaluator's, such as knn/top1{meant}")
+        others = "nor top1_ema, nor an evaluator's, such as knn/top1"
+        raise ConfigError(f"{metric!r} is none of {', '.join(METRICS)}, {others}{did_you_mean(near)}")
     return evaluator, name
 
 

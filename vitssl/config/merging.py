@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 from omegaconf import BooleanNode, FloatNode, IntegerNode, OmegaConf, StringNode, ValidationError
 
 from vitssl.atomic import replacing
-from vitssl.config.base import ConfigError, closest, hints_of, options_of
+from vitssl.config.base import ConfigError, closest, did_you_mean, hints_of, options_of
 from vitssl.config.checks import check
 from vitssl.config.methods import method
 from vitssl.config.reading import read_value, read_yaml
@@ -177,7 +177,7 @@ def _meant(value: Any, options: tuple[str, ...]) -> str:
     near = [other] if other in options else begun or alike
     mistyped = near and (near[0] == other or near == begun or SequenceMatcher(None, plain, near[0]).ratio() > MISTYPED)
     timm = f"; for another network of timm's, write name: timm and timm_model: {value}" if "timm" in options and not mistyped else ""
-    return (f" (did you mean {near[0]}?)" if near else "") + timm
+    return did_you_mean(near) + timm
 
 
 def _part(hint: Any, value: Any) -> Any:

@@ -25,7 +25,7 @@ import numpy as np
 
 from vitssl.atomic import write_atomically
 from vitssl.config import ConfigError
-from vitssl.config.base import closest
+from vitssl.config.base import closest, did_you_mean
 from vitssl.data.index_schema import COLUMNS, columns_of
 from vitssl.data.pixels.decode import decode
 from vitssl.data.sources.build_line import build_line, holds_runs
@@ -249,5 +249,5 @@ def _without_index(folder: Path) -> str:
     if folder.is_dir() and any(folder.iterdir()):
         return f"{folder / 'index.json'} does not exist: name a folder that `vitssl shards build SOURCE FOLDER` wrote"
     near = closest(folder.name, [path.parent.name for path in folder.parent.glob("*/index.json")])
-    meant = f" (did you mean {folder.with_name(near[0])}?)" if near else ""
+    meant = did_you_mean([str(folder.with_name(name)) for name in near])
     return f"{folder / 'index.json'} does not exist{meant}: write the shards with `vitssl shards build SOURCE {folder}`"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from vitssl.config import ConfigError, Data, Subset
+from vitssl.config import ConfigError, Data, Run, Subset, classifies, needs_labels
 from vitssl.data import UNLABELLED
 from vitssl.data.index import Index
 from vitssl.words import first_few
@@ -26,6 +26,11 @@ class Split:
     labels: np.ndarray  # int64, of every image of the index; -1 where there is none or it is hidden from training
     val: np.ndarray
     test: np.ndarray
+
+
+def split_of(index: Index, run: Run) -> Split:
+    """The images that a Run trains on, and those that it is evaluated with; raises as `train_and_heldout` does."""
+    return train_and_heldout(index, run.data, needs_labels(run), classifies(run), run.seed)
 
 
 def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bool = True, run_seed: int = 0) -> Split:

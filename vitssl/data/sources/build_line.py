@@ -15,7 +15,7 @@ def holds_runs(folder: str | Path) -> bool:
     return any(next(Path(folder).glob(f"{depth}{name}"), None) for depth in ("", "*/") for name in ("sweep.json", "run.yaml"))
 
 
-def build_line(folder: str | Path, out: str | Path | None = None) -> str | None:
+def build_line(folder: str | Path) -> str | None:
     """The command that writes the shards of a folder of images, with what splits it where it has no test split; None for other folders."""
     folder = _short(Path(folder))
     if not folder.is_dir():
@@ -25,8 +25,8 @@ def build_line(folder: str | Path, out: str | Path | None = None) -> str | None:
     base = train if train.is_dir() or tested else folder
     if not base.is_dir() or not any(images for name in subfolders(base) for _, images in walk_images(base / name)):
         tars = _source_of_tars(folder)
-        return build_command(tars, out or _default_out(folder)) if tars else None
-    return build_command(source_of(folder, {} if tested else A_FIFTH), out or _default_out(folder))
+        return build_command(tars, _default_out(folder)) if tars else None
+    return build_command(source_of(folder, {} if tested else A_FIFTH), _default_out(folder))
 
 
 def _source_of_tars(folder: Path) -> str | None:

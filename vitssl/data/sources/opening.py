@@ -35,7 +35,7 @@ from pathlib import Path
 import numpy as np
 
 from vitssl.config import ConfigError
-from vitssl.config.base import closest
+from vitssl.config.base import closest, did_you_mean
 from vitssl.data.index import INDEX_FILE, UNFINISHED
 from vitssl.data.sources import arrays, held_out, listed, torchvision_sets, webdatasets
 from vitssl.data.sources.folders import existing, open_folder
@@ -84,7 +84,7 @@ def check_kind(source: str) -> None:
     kinds = ", ".join(["digits", *(f"{kind}:..." for kind in _KINDS)])
     near = closest(kind, list(_KINDS) if colon else ["digits"])
     folder = f"; write folder:{source}" if os.path.isdir(source.partition("?")[0]) else ""
-    hint = folder or (f" (did you mean {near[0]}{colon}?)" if near else "")
+    hint = folder or did_you_mean([f"{name}{colon}" for name in near])
     raise ConfigError(f"source {source[:200]!r} is neither an existing folder nor one of {kinds}{hint}")
 
 

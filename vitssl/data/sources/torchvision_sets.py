@@ -7,7 +7,7 @@ import inspect
 from pathlib import Path
 
 from vitssl.config import ConfigError
-from vitssl.config.base import closest
+from vitssl.config.base import closest, did_you_mean
 
 DEFAULT_ROOT = Path("~/.cache/vitssl/torchvision")
 
@@ -52,8 +52,8 @@ def open_set(name: str, root: str | Path = DEFAULT_ROOT) -> tuple[list[str], dic
     """
     if name not in SETS:
         near = closest(name.lower(), [known.lower() for known in SETS])
-        meant = [known for known in SETS if known.lower() in near]
-        raise ConfigError(f"torchvision:{name}: not one of {', '.join(SETS)}{f' (did you mean torchvision:{meant[0]}?)' if meant else ''}")
+        meant = did_you_mean([f"torchvision:{known}" for known in SETS if known.lower() in near])
+        raise ConfigError(f"torchvision:{name}: not one of {', '.join(SETS)}{meant}")
     root = Path(root).expanduser()
     splits = {split: [_open(name, root, arguments) for arguments in parts] for split, parts in SETS[name].items()}
     first = splits["train"][0]
