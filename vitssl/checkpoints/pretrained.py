@@ -12,7 +12,7 @@ from vitssl import config
 from vitssl.backbones.base import Backbone
 from vitssl.checkpoints.tensor_files import check_finite, first_of, is_state, mismatches, read
 from vitssl.config import ConfigError, Run
-from vitssl.config.base import closest, did_you_mean
+from vitssl.config.base import closest, did_you_mean, parts_of
 from vitssl.files import read_json
 from vitssl.run_folder import LAST
 
@@ -51,9 +51,8 @@ def chosen(content: dict[str, Any], which: str) -> dict[str, Tensor]:
         raise ConfigError("holds the teachers of several objectives, and which is meant is not said")
     teacher = {TEACHER.sub("backbone.", name): content["model"][name] for name in names}
     if not teacher:
-        raise ConfigError(
-            "holds no teacher that follows the backbone; a run of an objective that averages it has one (objectives.dino, objectives.lut)"
-        )
+        having = ", ".join(f"objectives.{name}" for name, cfg in parts_of(config.Objectives).items() if cfg.has_teacher)
+        raise ConfigError(f"holds no teacher that follows the backbone; a run of an objective that averages it has one ({having})")
     return teacher
 
 

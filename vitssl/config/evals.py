@@ -91,7 +91,7 @@ class ClassificationConfig(EvalConfig):
     """The Run's classifier: top-1, top-5, loss, and after the last epoch the metrics that need all predictions."""
 
     classifies: ClassVar[bool] = True
-    metrics: ClassVar[tuple[str, ...]] = tuple(METRICS)
+    metrics: ClassVar[tuple[str, ...]] = ("top1", "top5", "balanced_accuracy", "macro_f1", "auc", "ece", "loss")
     type: str = "classification"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import assert_never
 
 import numpy as np
 
@@ -62,3 +63,5 @@ def _operations(
             yield color.gaussian_blur, low + (high - low) * random.uniform(f"{purpose}/argument"), True
         case Solarize():
             yield color.solarize, op.threshold, True
+        case _:
+            assert_never(op)
