@@ -57,14 +57,14 @@ def make(*layers) -> Run:
         (["data.views.main.color=[{jitter: {strength: [0.4]}}]"], ["data.views.main.color[0].jitter.strength", "hue"]),
         (["data.views.main.color=[gray, {jitter: {strength: [0, 0, 0, 0.6]}}]"], ["data.views.main.color[1].jitter.strength", "0.6"]),
         (["data.views.main.color=[{jitter: [0.4, 0.4, 0.4, 0]}]"], ["data.views.main.color[0].jitter: [0.4", "jitter.strength"]),
-        (["data.views.main.color=[gray, {gray: {prob: 2}}]"], ["data.views.main.color[1].gray.prob: 2.0 is not a probability"]),
+        (["data.views.main.color=[gray, {gray: {prob: 2}}]"], ["data.views.main.color[1].gray.prob: 2 is not in [0, 1]"]),
         (["data.views.main.color=[gray, {gray: {prob: often}}]"], ["data.views.main.color[1].gray.prob: 'often' is not a number"]),
         (["data.views.main.color=[{blur: {sigma: [2, 1]}}]"], ["data.views.main.color[0].blur.sigma", "rising"]),
         (["data.views.main.color=[{solarize: {threshold: -1}}]"], ["data.views.main.color[0].solarize.threshold: -1 is less than 0"]),
         (["data.views.main.color=[gray, blurr]"], ["data.views.main.color[1].blurr", "did you mean blur?"]),
         (["data.views.main.color=[{blur: {radius: 2}}]"], ["data.views.main.color[0].blur.radius", "'radius' is not known"]),
         (["data.views.main.color=[{one_of: [gray, {blur: {sigm: 2}}]}]"], ["data.views.main.color[0].one_of[1].blur.sigm", "sigma"]),
-        (["data.views.main.color=[{one_of: [gray, {blur: {prob: -1}}]}]"], ["data.views.main.color[0].one_of[1].blur.prob: -1.0"]),
+        (["data.views.main.color=[{one_of: [gray, {blur: {prob: -1}}]}]"], ["data.views.main.color[0].one_of[1].blur.prob: -1"]),
         (["data.views.main.color=[{one_of: [gray, {one_of: [blur]}]}]"], ["data.views.main.color[0].one_of[1].one_of", "is not known"]),
         (["data.views.main.color=[{one_of: []}]"], ["data.views.main.color[0].one_of: there is nothing"]),
         (["data.views.main.color=[{one_of: gray}]"], ["data.views.main.color[0].one_of: 'gray' is not a list; write [...]"]),
@@ -119,9 +119,9 @@ def test_a_mistake_is_one_line_naming_file_and_field(layer, words):
 def test_an_error_has_parts_and_its_text_is_their_line():
     with pytest.raises(ConfigError) as caught:
         make(["optim.momentum=2"])
-    assert (caught.value.place, caught.value.field, caught.value.reason) == ("sweeps/x.yaml", "optim.momentum", "2.0 is not in [0, 1)")
+    assert (caught.value.place, caught.value.field, caught.value.reason) == ("sweeps/x.yaml", "optim.momentum", "2 is not in [0, 1)")
     for error in (caught.value, pickle.loads(pickle.dumps(caught.value))):  # as from a worker process
-        assert str(error) == "sweeps/x.yaml: optim.momentum: 2.0 is not in [0, 1)"
+        assert str(error) == "sweeps/x.yaml: optim.momentum: 2 is not in [0, 1)"
     assert str(ConfigError("no cluster answers")) == "no cluster answers"
 
 

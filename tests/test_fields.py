@@ -198,7 +198,7 @@ def test_a_method_is_known_however_it_is_spelled(name, title) -> None:
         ({"backbone.name": "vit"}, r"\(did you mean vit_pico\?\)"),
         ({"optim.epochs": 3}, r"optim.epochs: 'epochs' is not known \(did you mean loop.epochs\?\)"),
         ({"loop.batch_size": 3}, r"\(did you mean micro_batch_size or optim.batch_size\?\)"),
-        ({"data.mask_ratio": 3}, r"\(did you mean objectives.mae.mask_ratio or objectives.lut.mask_ratio\?\)"),
+        ({"data.mask_ratio": 3}, r"\(did you mean objectives.mae.mask_ratio or objectives.lut.mask_ratio"),
         ({"loop.epocs": 3}, r"\(did you mean epochs\?\)"),
     ],
 )

@@ -181,7 +181,7 @@ WRONG = [
     ("submit sweep.yaml optim.betas=0.9,0.95", "optim.betas: '0.9,0.95' is not a list; write [...]: 'optim.betas=[0.9,0.95]'"),
     ("submit sweep.yaml data.image_size=32,32", "data.image_size: '32,32' is not a whole number; write data.image_size=32"),
     ("submit sweep.yaml 'axes={optim: {lr: [1e-3]}}'", "axes.optim.lr: [0.001] is not a mapping of names; write {name: value}"),
-    ("submit sweep.yaml objectives.mae.mask_ratio=75", "75 is not between 0 and 1; 75 % is objectives.mae.mask_ratio=0.75"),
+    ("submit sweep.yaml objectives.mae.mask_ratio=75", "75 is not in (0, 1); 75 % is objectives.mae.mask_ratio=0.75"),
     ("submit sweep.yaml data.val_fraction=20%", "'20%' is not a number; write data.val_fraction=0.2"),
     ("submit sweep.yaml backbone.name=ViT-Tiny", "(did you mean vit_tiny?)"),
     ("submit sweep.yaml backbone.name=deit_tiny_patch16_224", "(did you mean vit_tiny?)"),

@@ -65,17 +65,14 @@ class Places(NamedTuple):
     def take(self, map_BDhw: Tensor) -> Tensor:
         """The tokens (B, M, D) of a map."""
         tokens_BND = map_BDhw.flatten(2).transpose(1, 2)
-        return tokens_BND if self.index_BM is None else tokens_BND.gather(1, self._index(tokens_BND))
+        return tokens_BND if self.index_BM is None else layers.take(tokens_BND, self.index_BM)
 
     def put(self, tokens_BMD: Tensor) -> Tensor:
         """The map (B, D, h, w) of the tokens, zero elsewhere."""
         if self.index_BM is not None:
             empty = tokens_BMD.new_zeros(len(tokens_BMD), self.grid[0] * self.grid[1], tokens_BMD.shape[2])
-            tokens_BMD = empty.scatter(1, self._index(tokens_BMD), tokens_BMD)
+            tokens_BMD = layers.put(empty, self.index_BM, tokens_BMD)
         return tokens_BMD.transpose(1, 2).unflatten(2, self.grid)
-
-    def _index(self, tokens: Tensor) -> Tensor:
-        return self.index_BM[..., None].expand(-1, -1, tokens.shape[2])
 
 
 def refine(keep_BM: Tensor | None, grid: tuple[int, int], factor: int) -> Places:

@@ -25,6 +25,16 @@ def no_autocast(values: Tensor) -> AbstractContextManager[Any]:
     return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
 
 
+def take(tokens_BND: Tensor, index_BM: Tensor) -> Tensor:
+    """The tokens in those places, (B, M, D)."""
+    return tokens_BND.gather(1, index_BM[..., None].expand(-1, -1, tokens_BND.shape[-1]))
+
+
+def put(tokens_BND: Tensor, index_BM: Tensor, replaced_BMD: Tensor) -> Tensor:
+    """The tokens with others in those places, which are all different."""
+    return tokens_BND.scatter(1, index_BM[..., None].expand(-1, -1, tokens_BND.shape[-1]), replaced_BMD)
+
+
 def sincos_positions(grid: tuple[int, int], dim: int) -> Tensor:
     """Fixed 2-D sine-cosine positions, (rows * columns, dim).
 

@@ -86,7 +86,7 @@ class ViT(IsotropicTransformer):
             hidden = (self.mask_token + self._positions(grid)).to(tokens.dtype)
             tokens = torch.where(mask_BN[..., None], hidden, tokens)
         if keep_BM is not None:
-            tokens = tokens.gather(1, keep_BM[..., None].expand(-1, -1, self.embed_dim))
+            tokens = layers.take(tokens, keep_BM)
         prefix = self.cls_token if self.reg_token is None else torch.cat([self.cls_token, self.reg_token], dim=1)
         prefix_BPD = (prefix + self.pos_embed[:, : self.num_prefix_tokens]).expand(len(tokens), -1, -1)
         return self._transform(Features(prefix_BPD, tokens, tokens[:, :0], grid), out_indices)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Optional
 
-from vitssl.config.base import Problem, inactive_problems, less_than, runtime_field
+from vitssl.config.base import Problem, inactive_problems, less_than, outside, runtime_field
 from vitssl.config.masked_tokens import MaskedTokens
 
 
@@ -163,8 +163,7 @@ class BackboneConfig:
             yield from self.masked_tokens.problems(f"{name}.masked_tokens", size_of(self).depths[0])
         if self.layer_scale is not None and not 0 < self.layer_scale < math.inf:
             yield Problem(f"{name}.layer_scale", f"{self.layer_scale} is not positive")
-        if not 0 <= self.drop_path < 1:
-            yield Problem(f"{name}.drop_path", f"{self.drop_path} is not in [0, 1)")
+        yield from outside("[0, 1)", self, name, "drop_path")
         for where, size_px in sizes_px:
             if size_px % stride_px(self):
                 field, value, divisor = "name", f"{self.network} has an output token per {stride_px(self)} px, which", ""

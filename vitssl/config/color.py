@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from vitssl.config.base import Problem, less_than, not_a_probability, not_rising
+from vitssl.config.base import Problem, less_than, not_rising, outside
 
 
 @dataclass
@@ -19,7 +19,7 @@ class Operation:
 
     def problems(self, name: str) -> Iterator[Problem]:
         """``name`` is the path of the field, such as data.views.main.color[0].jitter."""
-        yield from not_a_probability(f"{name}.prob", self.prob)
+        yield from outside("[0, 1]", self, name, "prob")
 
 
 @dataclass

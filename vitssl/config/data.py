@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Optional
 
-from vitssl.config.base import Problem, if_percent, less_than, not_a_probability, not_rising, runtime_field
+from vitssl.config.base import Problem, less_than, not_rising, outside, runtime_field
 from vitssl.config.color import ColorStep
 
 LEAST_STD = 1e-6  # of a channel that anything is to be seen in
@@ -34,9 +34,7 @@ class Subset:
     def problems(self, name: str) -> Iterator[Problem]:
         if (self.fraction is None) == (self.per_class is None):
             yield Problem(name, "set exactly one of fraction and per_class; null unsets the other")
-        if self.fraction is not None and not 0 < self.fraction <= 1:
-            path = f"{name}.fraction"
-            yield Problem(path, f"{self.fraction:g} is not in (0, 1]{if_percent(path, self.fraction)}")
+        yield from outside("(0, 1]", self, name, "fraction")
         yield from less_than(1, self, name, "per_class")
         yield from less_than(0, self, name, "seed")
         if self.redraw and self.seed is None:
@@ -85,8 +83,7 @@ class View:
         yield from less_than(1, self, name, "count")
         for key, high in (("scale", 1.0), ("ratio", 100.0), ("erasing_scale", 1.0)):
             yield from not_rising(f"{name}.{key}", getattr(self, key), high)
-        for key in ("hflip", "erasing_prob", "mix_prob", "switch_prob"):
-            yield from not_a_probability(f"{name}.{key}", getattr(self, key))
+        yield from outside("[0, 1]", self, name, "hflip", "erasing_prob", "mix_prob", "switch_prob")
         yield from less_than(0, self, name, "mixup_alpha", "cutmix_alpha")
         for i, step in enumerate(self.color):
             yield from step.problems(f"{name}.color[{i}]")
@@ -151,9 +148,7 @@ class Data:
         for name in ("images", "labels"):
             if (subset := getattr(self, name)) is not None:
                 yield from subset.problems(f"data.{name}")
-        if not 0 <= self.val_fraction < 1:
-            reason = f"{self.val_fraction:g} is not in [0, 1){if_percent('data.val_fraction', self.val_fraction)}"
-            yield Problem("data.val_fraction", reason)
+        yield from outside("[0, 1)", self, "data", "val_fraction")
         if self.val_split is not None and self.val_fraction:
             yield Problem("data.val_split", "data.val_fraction holds out images too; set one of the two")
         for name, low in (("mean", 0.0), ("std", LEAST_STD)):

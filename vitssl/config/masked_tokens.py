@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from vitssl.config.base import Problem, inactive_problems, less_than, not_positive
+from vitssl.config.base import Problem, inactive_problems, less_than, not_positive, outside
 from vitssl.words import counted
 
 
@@ -33,8 +33,7 @@ class MaskedTokens:
         if self.blocks > depth:
             yield Problem(f"{path}.blocks", f"{self.blocks} is more than the backbone's {counted(depth, 'block')}")
         yield from not_positive(self, path, "temperature")
-        if not 0 <= self.mix <= 1:
-            yield Problem(f"{path}.mix", f"{self.mix} is not in [0, 1]")
+        yield from outside("[0, 1]", self, path, "mix")
         yield from inactive_problems(self, path, self.inactive_fields())
 
     def inactive_fields(self) -> dict[str, str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Optional
 
 from vitssl.config.backbones import BackboneConfig
-from vitssl.config.base import Problem, checkpoint, less_than, runtime_field, teachers
+from vitssl.config.base import Problem, checkpoint, less_than, outside, runtime_field, teachers
 from vitssl.config.data import Data, View
 from vitssl.config.objectives import Objectives, active
 from vitssl.words import counted
@@ -44,12 +44,10 @@ class Optim:
     def problems(self) -> Iterator[Problem]:
         yield from less_than(1, self, "optim", "batch_size")
         yield from less_than(0, self, "optim", "lr", "weight_decay", "weight_decay_end", "min_lr", "warmup_lr")
-        if not 0 <= self.momentum < 1:
-            yield Problem("optim.momentum", f"{self.momentum} is not in [0, 1)")
+        yield from outside("[0, 1)", self, "optim", "momentum")
         if self.nesterov and not self.momentum:
             yield Problem("optim.nesterov", "there is no momentum; set optim.momentum")
-        if not 0 < self.layer_decay <= 1:
-            yield Problem("optim.layer_decay", f"{self.layer_decay} is not in (0, 1]")
+        yield from outside("(0, 1]", self, "optim", "layer_decay")
         if self.clip != "none" and not 0 < self.clip_norm < math.inf:
             yield Problem("optim.clip_norm", f"{self.clip_norm} is not positive")
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
@@ -59,9 +57,9 @@ class Optim:
 @dataclass
 class Loop:
     epochs: int = 100  # passes over the training images
-    schedule_epochs: Optional[int] = None  # length of the learning rate's cosine schedule, in epochs; null: `epochs`
+    schedule_epochs: Optional[int] = None  # length of the learning rate's schedule, in epochs; null: `epochs`
     warmup_epochs: float = 5.0  # epochs in which the learning rate rises linearly
-    # true: the cosine begins after the warm-up (MAE); false: at the first step, where the warm-up replaces its first part (timm's default)
+    # true: the schedule begins after the warm-up (MAE); false: at the first step, and the warm-up replaces its first part (timm's default)
     warmup_prefix: bool = True
     max_steps: Optional[int] = None  # stop after this many optimiser steps; schedules are not shortened
     # most images per GPU in one forward pass; larger batches are split, and gradients accumulated

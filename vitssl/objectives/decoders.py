@@ -103,7 +103,7 @@ class TransformerDecoder(nn.Module):
         prefix, patches = self.embed(features.prefix_BPD), self.embed(features.tokens_BND)
         if self.mask_token is not None:  # all N patches: the mask token at every hidden place
             hidden = self.mask_token.to(patches.dtype).expand(*mask.mask_BN.shape, -1)
-            patches = hidden.scatter(1, mask.keep_BM[..., None].expand(-1, -1, patches.shape[-1]), patches)
+            patches = layers.put(hidden, mask.keep_BM, patches)
         tokens = torch.cat([prefix, patches], dim=1) + self.pos_embed
         for block in self.blocks:
             tokens = block(tokens)

@@ -14,11 +14,10 @@ from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone
 from vitssl.config.objectives.dino import DinoConfig
 from vitssl.data.loading.batch import Batch
-from vitssl.objectives.base import Objective
 from vitssl.objectives.heads import Prototypes, mlp
 from vitssl.objectives.losses import self_distillation
 from vitssl.objectives.step import Step
-from vitssl.objectives.teacher import Teacher, rising_momentum
+from vitssl.objectives.teacher import Distilled, Teacher
 
 
 class Head(nn.Module):
@@ -35,7 +34,7 @@ class Head(nn.Module):
         return self.last_layer(F.normalize(layers.upcast(bottleneck), dim=1))
 
 
-class Dino(Objective):
+class Dino(Distilled):
     """The student's prototype scores of every view are trained to match those that its moving average gives the other global views."""
 
     def __init__(self, cfg: DinoConfig, run: config.Run, backbone: Backbone, num_classes: int):
@@ -74,10 +73,6 @@ class Dino(Objective):
         share = (progress * self.epochs / epochs).clamp(max=1.0) if epochs else torch.ones_like(progress)
         return cfg.warmup_teacher_temperature + (cfg.teacher_temperature - cfg.warmup_teacher_temperature) * share
 
-    def start(self, backbone: Backbone, class_counts_K: Tensor) -> None:
-        if not self.teacher_is_loaded:
-            self.teacher.ema_update(0.0, backbone=backbone, head=self.head)
-
     def before_step(self, progress: float) -> None:
         if progress * self.epochs + 1e-9 < self.cfg.freeze_last_layer_epochs:
             # none rather than zero, which would leave weight decay and momentum
@@ -85,7 +80,7 @@ class Dino(Objective):
 
     @torch.no_grad()
     def after_step(self, backbone: Backbone, progress: float) -> None:
-        self.teacher.ema_update(rising_momentum(self.cfg.teacher_momentum, progress), backbone=backbone, head=self.head)
+        super().after_step(backbone, progress)
         mean_K = dist.all_sum(self.score_sum) / dist.all_sum(self.score_count)
         self.center.lerp_(mean_K, 1 - self.cfg.center_momentum)
         self.score_sum.zero_()

@@ -16,13 +16,12 @@ from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone, Features
 from vitssl.config.objectives.lut import LutConfig
 from vitssl.data.loading.batch import Batch
-from vitssl.objectives.base import Objective
 from vitssl.objectives.decoders import make_decoder
 from vitssl.objectives.heads import mlp
 from vitssl.objectives.losses import Gathered, info_nce
 from vitssl.objectives.masking import TokenMask, disjoint_masks, encode_visible, filled_in, random_mask, reconstruction_error
 from vitssl.objectives.step import Step
-from vitssl.objectives.teacher import Teacher, rising_momentum
+from vitssl.objectives.teacher import Distilled, Teacher
 
 STUDENT = "lut"  # the view that is made here, of all that the student sees
 
@@ -34,12 +33,7 @@ def make_head(cfg: LutConfig, in_dim: int, out_dim: int) -> nn.Sequential:
     return head
 
 
-def taken(tokens_RND: Tensor, index_RM: Tensor) -> Tensor:
-    """The tokens in those places, (R, M, D)."""
-    return tokens_RND.gather(1, index_RM[..., None].expand(-1, -1, tokens_RND.shape[-1]))
-
-
-class Lut(Objective):
+class Lut(Distilled):
     """MAE, and a second term that draws what the visible tokens say of their image to what a teacher says of all tokens of another view.
 
     The student's passes have equally many tokens and are made as one, and so are the teacher's; a batch norm sees one view at a time.
@@ -100,13 +94,13 @@ class Lut(Objective):
         self, features: Features, hidden_RND: Tensor | None, mask: TokenMask, teacher: Features, images_B: Tensor, S: int
     ) -> Tensor:
         """The mean distance of the student's predictions from the teacher's projections, over the kinds of vectors that are compared."""
-        visible_RMD = features.tokens_BND if self.cfg.hide == "drop" else taken(features.tokens_BND, mask.keep_BM)
+        visible_RMD = features.tokens_BND if self.cfg.hide == "drop" else layers.take(features.tokens_BND, mask.keep_BM)
         pairs = []
         if self.cfg.level != "token":
             pooled_RD = visible_RMD.mean(1) if self.cfg.pool == "mean" else features.pooled("cls")
             pairs.append((self.projector, pooled_RD, teacher.pooled(self.cfg.pool)))
         if self.cfg.level != "pooled":
-            pairs.append((self.projector, visible_RMD.flatten(0, 1), taken(teacher.tokens_BND, mask.keep_BM).flatten(0, 1)))
+            pairs.append((self.projector, visible_RMD.flatten(0, 1), layers.take(teacher.tokens_BND, mask.keep_BM).flatten(0, 1)))
         if hidden_RND is not None and self.masked_projector is not None:
             masked_RD = (hidden_RND * mask.mask_BN[..., None]).sum(1) / mask.mask_BN.sum(1, keepdim=True)
             pairs.append((self.masked_projector, masked_RD, teacher.pooled("mean")))
@@ -130,11 +124,3 @@ class Lut(Objective):
             return (2 - 2 * F.cosine_similarity(ours, theirs)).mean()
         keys = Gathered.of(F.normalize(theirs, dim=1), images_B, self.training)
         return info_nce(F.normalize(ours, dim=1), keys, self.cfg.temperature)
-
-    def start(self, backbone: Backbone, class_counts_K: Tensor) -> None:
-        if not self.teacher_is_loaded:
-            self.teacher.ema_update(0.0, backbone=backbone, projector=self.projector)
-
-    def after_step(self, backbone: Backbone, progress: float) -> None:
-        momentum = rising_momentum(self.cfg.teacher_momentum, progress)
-        self.teacher.ema_update(momentum, backbone=backbone, projector=self.projector)

@@ -9,6 +9,7 @@ import math
 from torch import Tensor, nn
 
 from vitssl import config
+from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone, Features
 from vitssl.config.objectives.mae import MaeConfig
 from vitssl.data.loading.batch import Batch
@@ -36,7 +37,7 @@ class Fusion(nn.Module):
         for i, shrink in enumerate(self.shrink):
             added = shrink(features.map(i)).flatten(2).transpose(1, 2)
             if kept is not None:
-                added = added.gather(1, kept.keep_BM[..., None].expand(-1, -1, added.shape[-1]))
+                added = layers.take(added, kept.keep_BM)
             fused = fused + added
         return Features(features.prefix_BPD, step.norm(fused), features.extra_BJD, features.grid)
 

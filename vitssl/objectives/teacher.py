@@ -1,4 +1,4 @@
-"""The teacher of self-distillation: a moving average of the student, and the schedule of its momentum."""
+"""The teacher of self-distillation: a moving average of the student, the schedule of its momentum, and what follows from having one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import math
 from collections.abc import Collection
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+
+from vitssl.backbones.base import Backbone
+from vitssl.objectives.base import Objective
 
 
 def rising_momentum(start: float, progress: float) -> float:
@@ -54,3 +57,25 @@ class Teacher(nn.ModuleDict):
                     buffer.lerp_(student_buffer, 1 - momentum)
                 else:
                     buffer.copy_(student_buffer)
+
+
+class Distilled(Objective):
+    """An objective whose teacher follows the backbone, and those of the objective's own modules that it has by the same names."""
+
+    teacher: Teacher
+    teacher_is_loaded = False  # with its weights, so that it does not begin as a copy of the student
+
+    def momentum(self, progress: float) -> float:
+        """The teacher's, after a step."""
+        return rising_momentum(self.cfg.teacher_momentum, progress)
+
+    def start(self, backbone: Backbone, class_counts_K: Tensor) -> None:
+        if not self.teacher_is_loaded:
+            self._follow(0.0, backbone)
+
+    def after_step(self, backbone: Backbone, progress: float) -> None:
+        self._follow(self.momentum(progress), backbone)
+
+    def _follow(self, momentum: float, backbone: Backbone) -> None:
+        students = {name: backbone if name == "backbone" else getattr(self, name) for name in self.teacher}
+        self.teacher.ema_update(momentum, **students)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, Optional
 
 from vitssl.config.backbones import family, module, num_intermediates
-from vitssl.config.base import Problem, inactive_problems, less_than
+from vitssl.config.base import Problem, inactive_problems, less_than, outside
 from vitssl.config.objectives.base import ObjectiveConfig
 
 if TYPE_CHECKING:
@@ -70,8 +70,7 @@ class ClassifyConfig(HeadConfig, ObjectiveConfig):
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from ObjectiveConfig.problems(self, name, run)
-        if not 0 <= self.label_smoothing < 1:
-            yield Problem(f"{name}.label_smoothing", f"{self.label_smoothing} is not in [0, 1)")
+        yield from outside("[0, 1)", self, name, "label_smoothing")
         yield from less_than(0, self, name, "init_std")
         yield from self.head_problems(name, run)
         for i, head in enumerate(self.extra_heads):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
 
-from vitssl.config.base import Problem, less_than, not_positive
+from vitssl.config.base import Problem, less_than, not_positive, outside
 from vitssl.config.objectives.base import ObjectiveConfig, Pool, of_pool
 
 if TYPE_CHECKING:
@@ -51,8 +51,6 @@ class DinoConfig(ObjectiveConfig):
         yield from less_than(1, self, name, "hidden_dim", "bottleneck_dim", "out_dim", "layers")
         yield from less_than(0, self, name, "freeze_last_layer_epochs", "warmup_teacher_temperature_epochs")
         yield from not_positive(self, name, "student_temperature", "teacher_temperature", "warmup_teacher_temperature")
-        for key in ("center_momentum", "teacher_momentum"):
-            if not 0 <= getattr(self, key) <= 1:
-                yield Problem(f"{name}.{key}", f"{getattr(self, key)} is not in [0, 1]")
+        yield from outside("[0, 1]", self, name, "center_momentum", "teacher_momentum")
         if len(set(self.views())) < len(self.views()):
             yield Problem(name, f"its views must all be different, not {', '.join(self.views())}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from vitssl.config.base import Problem, less_than, not_positive
+from vitssl.config.base import Problem, less_than, not_positive, outside
 from vitssl.config.data import view_px
 from vitssl.config.objectives.base import Pool, negatives_problems, of_pool
 from vitssl.config.objectives.reconstruction import ReconstructionConfig
@@ -62,8 +62,7 @@ class LutConfig(ReconstructionConfig):
         yield from less_than(1, self, name, "hidden_dim")
         yield from self._view_problems(name, run)
         yield from self._context_problems(name, run)
-        if not 0 <= self.teacher_momentum <= 1:
-            yield Problem(f"{name}.teacher_momentum", f"{self.teacher_momentum} is not in [0, 1]")
+        yield from outside("[0, 1]", self, name, "teacher_momentum")
 
     def _view_problems(self, name: str, run: Run) -> Iterator[Problem]:
         if self.second == self.view:

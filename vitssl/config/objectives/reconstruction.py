@@ -1,4 +1,4 @@
-"""The fields that objectives with a masked reconstruction share: MAE's, LUT's."""
+"""The fields that objectives share that hide tokens, and those of a masked reconstruction: MAE's, LUT's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from vitssl.config.backbones import stride_px
-from vitssl.config.base import Problem, if_percent, less_than
+from vitssl.config.base import Problem, less_than, outside
 from vitssl.config.data import view_px
 from vitssl.config.objectives.base import ObjectiveConfig
 from vitssl.words import counted
@@ -17,11 +17,32 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class ReconstructionConfig(ObjectiveConfig):
-    """Which tokens are hidden, what predicts their pixels, and the error."""
+class MaskedConfig(ObjectiveConfig):
+    """How many tokens are hidden."""
+
+    mask_ratio: float = 0.75  # fraction of the tokens that are hidden
+
+    def num_tokens(self, run: Run) -> int:
+        """N of the view."""
+        return (view_px(run.data, self.view) // stride_px(run.backbone)) ** 2
+
+    def num_kept(self, run: Run) -> int:
+        """M, the tokens of the view that are not hidden."""
+        return int(self.num_tokens(run) * (1 - self.mask_ratio))
+
+    def problems(self, name: str, run: Run) -> Iterator[Problem]:
+        yield from super().problems(name, run)
+        yield from outside("(0, 1)", self, name, "mask_ratio")
+        if self.num_kept(run) < 1:
+            reason = f"{self.mask_ratio} keeps none of {counted(self.num_tokens(run), 'token')}; lower it or use smaller patches"
+            yield Problem(f"{name}.mask_ratio", reason)
+
+
+@dataclass
+class ReconstructionConfig(MaskedConfig):
+    """What hides tokens, what predicts their pixels, and the error."""
 
     smoke: ClassVar[dict[str, Any]] = {"decoder_dim": 32, "decoder_depth": 1, "decoder_heads": 2}
-    mask_ratio: float = 0.75  # fraction of the tokens that are hidden
     hide: Literal["drop", "mask"] = "drop"  # drop hidden tokens, or replace them by a learned mask token
     # what predicts pixels: MAE's transformer, or one linear layer (SimMIM)
     decoder: Literal["transformer", "pixel_shuffle"] = "transformer"
@@ -38,22 +59,8 @@ class ReconstructionConfig(ObjectiveConfig):
         decoder = ("decoder_dim", "decoder_depth", "decoder_heads")
         return dict.fromkeys(decoder, "decoder: transformer") if self.decoder == "pixel_shuffle" else {}
 
-    def num_tokens(self, run: Run) -> int:
-        """N of the view."""
-        return (view_px(run.data, self.view) // stride_px(run.backbone)) ** 2
-
-    def num_kept(self, run: Run) -> int:
-        """M, the tokens of the view that are not hidden."""
-        return int(self.num_tokens(run) * (1 - self.mask_ratio))
-
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
-        if not 0 < self.mask_ratio < 1:
-            field = f"{name}.mask_ratio"
-            yield Problem(field, f"{self.mask_ratio:g} is not between 0 and 1{if_percent(field, self.mask_ratio)}")
-        if self.num_kept(run) < 1:
-            reason = f"{self.mask_ratio} keeps none of {counted(self.num_tokens(run), 'token')}; lower it or use smaller patches"
-            yield Problem(f"{name}.mask_ratio", reason)
         if self.decoder == "pixel_shuffle":
             if self.hide == "drop":
                 reason = f"pixel_shuffle decodes every token, but hide=drop removes the hidden ones; set {name}.hide=mask"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from vitssl.config.base import Problem, less_than, not_positive
+from vitssl.config.base import Problem, less_than, not_positive, not_rising, outside
 from vitssl.config.data import view_px
 from vitssl.config.objectives.base import ObjectiveConfig, negatives_problems
 
@@ -59,13 +59,10 @@ class SitConfig(ObjectiveConfig):
         yield from super().problems(name, run)
         yield from less_than(1, self, name, "out_dim")
         for key in ("gray", "blur", "sides"):
-            sides = getattr(self, key)
-            if len(sides) != 2 or not 0 < sides[0] <= sides[1] <= 1:
-                yield Problem(f"{name}.{key}", f"{sides} is not a rising pair of numbers in (0, 1]")
-        for key in ("noise_area", "alien_area"):
-            if not 0 <= (area := getattr(self, key)) <= 1:
-                yield Problem(f"{name}.{key}", f"{area} is not in [0, 1]")
-            elif len(self.sides) == 2 and sum(self.sides) > 0 and (count := self.num_rectangles(area)) > MOST_RECTANGLES:
+            yield from not_rising(f"{name}.{key}", getattr(self, key), 1.0)
+        yield from outside("[0, 1]", self, name, "noise_area", "alien_area")
+        for area in (self.noise_area, self.alien_area):
+            if 0 <= area <= 1 and len(self.sides) == 2 and sum(self.sides) > 0 and (count := self.num_rectangles(area)) > MOST_RECTANGLES:
                 yield Problem(
                     f"{name}.sides", f"rectangles of {self.sides} would have to be {count} to fill {area}; at most {MOST_RECTANGLES}"
                 )
