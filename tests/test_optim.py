@@ -85,6 +85,14 @@ def test_warm_up_then_cosine(make_run):
     assert s.lr(40) == pytest.approx(0.5 * (1 + math.cos(math.pi / 4)))
 
 
+def test_it_may_fall_along_a_line_or_not_at_all(make_run):
+    line = schedule(make_run, schedule="linear", min_lr=0.2, lr_rule="none")
+    assert [line.lr(step) for step in (0, 10, 20, 40, 60, 100, 300)] == pytest.approx([0.0, 0.5, 1.0, 0.8, 0.6, 0.2, 0.2])
+    constant = schedule(make_run, schedule="constant", lr_rule="none", min_lr=1e-6, weight_decay_end=0.3)
+    assert [constant.lr(step) for step in (0, 10, 20, 99, 300)] == [0.0, 0.5, 1.0, 1.0, 1.0]
+    assert constant.weight_decay(100) == pytest.approx(0.3)  # which has its own
+
+
 def test_a_longer_horizon_leaves_the_rate_high(make_run):
     """Drloc's public code trains 101 of 300 epochs: at epoch 100 the cosine stands at 75 %."""
     run = make_run(

@@ -65,21 +65,36 @@ def make(model: nn.Module, backbone: Backbone, cfg: config.Optim) -> torch.optim
     return torch.optim.SGD(groups, lr=0.0, momentum=cfg.momentum, nesterov=cfg.nesterov, weight_decay=0.0, foreach=True)
 
 
+def _cosine(start: float, end: float, share: float) -> float:
+    return end + (start - end) * 0.5 * (1 + math.cos(math.pi * share))
+
+
+def _linear(start: float, end: float, share: float) -> float:
+    return start + (end - start) * share
+
+
+def _constant(start: float, end: float, share: float) -> float:
+    return start
+
+
+SHAPES = {"cosine": _cosine, "linear": _linear, "constant": _constant}  # of optim.schedule
+
+
 class Schedule:
     """Learning rate and weight decay at a step.
 
-    Linear warm-up over ``loop.warmup_epochs``, then half a cosine to ``min_lr`` over ``loop.schedule_epochs``, a horizon
-    that may lie beyond the epochs trained; it counts from the end of the warm-up (``loop.warmup_prefix``) or from its beginning.
+    Linear warm-up over ``loop.warmup_epochs``, then half a cosine or a straight line to ``min_lr`` over ``loop.schedule_epochs``, a
+    horizon that may lie beyond the epochs trained; it counts from the end of the warm-up (``loop.warmup_prefix``) or from its beginning.
     Updated every step.
     """
 
     def __init__(self, run: Run, steps_per_epoch: float):
         optim, loop = run.optim, run.loop
         scale = (lambda lr: scaled_lr(optim, lr)) if optim.scale_all_lrs else (lambda lr: lr)
-        self.peak_lr = scaled_lr(optim, optim.lr)
+        self.shape, self.peak_lr = SHAPES[optim.schedule], scaled_lr(optim, optim.lr)
         self.min_lr, self.warmup_lr = scale(optim.min_lr), scale(optim.warmup_lr)
         self.warmup_steps = loop.warmup_epochs * steps_per_epoch
-        self.cosine_start = self.warmup_steps if loop.warmup_prefix else 0.0
+        self.schedule_start = self.warmup_steps if loop.warmup_prefix else 0.0
         self.horizon_steps = loop.horizon * steps_per_epoch
         self.decay_start = optim.weight_decay
         self.decay_end = optim.weight_decay if optim.weight_decay_end is None else optim.weight_decay_end
@@ -91,8 +106,8 @@ class Schedule:
     def lr(self, step: int) -> float:
         if step < self.warmup_steps:
             return self.warmup_lr + (self.peak_lr - self.warmup_lr) * step / self.warmup_steps
-        after = min((step - self.cosine_start) / max(self.horizon_steps - self.cosine_start, 1e-9), 1.0)
-        return _cosine(self.peak_lr, self.min_lr, after)
+        after = min((step - self.schedule_start) / max(self.horizon_steps - self.schedule_start, 1e-9), 1.0)
+        return self.shape(self.peak_lr, self.min_lr, after)
 
     def weight_decay(self, step: int) -> float:
         return _cosine(self.decay_start, self.decay_end, self.progress(step))
@@ -102,10 +117,6 @@ class Schedule:
         for group in optimizer.param_groups:
             group["lr"] = lr * group["lr_scale"]
             group["weight_decay"] = decay if group["decayed"] else 0.0
-
-
-def _cosine(start: float, end: float, share: float) -> float:
-    return end + (start - end) * 0.5 * (1 + math.cos(math.pi * share))
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], cfg: config.Optim) -> Tensor:

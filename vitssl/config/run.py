@@ -21,7 +21,8 @@ class Optim:
     lr: float = 1e-3  # learning rate after the warm-up, before lr_rule
     # factor on lr for the global batch size B: batch/256 is B/256, sqrt_batch is sqrt(B)/4, sqrt_batch/8 is sqrt(B)/8
     lr_rule: Literal["none", "batch/256", "batch/512", "sqrt_batch", "sqrt_batch/8"] = "batch/256"
-    min_lr: float = 1e-6  # learning rate at the end of the cosine
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"  # how lr falls to min_lr after the warm-up; constant: not at all
+    min_lr: float = 1e-6  # learning rate at the end of the schedule
     warmup_lr: float = 0.0  # learning rate at the start of the linear warm-up
     scale_all_lrs: bool = False  # lr_rule scales min_lr and warmup_lr too
     # AdamW's decay rates: of the mean gradient, and of the mean squared gradient
@@ -39,7 +40,9 @@ class Optim:
     def inactive_fields(self) -> dict[str, str]:
         """{field that has no effect, given the others: what it belongs to}."""
         owners = dict.fromkeys(("momentum", "nesterov"), "name: sgd or lars") if self.name == "adamw" else {"betas": "name: adamw"}
-        return owners if self.clip != "none" else owners | {"clip_norm": "clip: global or tensor"}
+        if self.clip == "none":
+            owners["clip_norm"] = "clip: global or tensor"
+        return owners if self.schedule != "constant" else owners | {"min_lr": "schedule: cosine or linear"}
 
     def problems(self) -> Iterator[Problem]:
         yield from less_than(1, self, "optim", "batch_size")

@@ -27,6 +27,7 @@ ALSO_CALLED = {
     "loop.warmup_epochs": ("warmup", "warm_up"),
     "loop.max_steps": ("steps", "num_steps", "iterations"),
     "loop.micro_batch_size": ("accumulate", "accum_iter", "grad_accum", "gradient_accumulation_steps"),
+    "optim.schedule": ("sched", "scheduler", "lr_schedule", "lr_scheduler", "lr_policy", "decay_schedule"),
     "loop.precision": ("amp", "fp16", "bf16", "mixed_precision"),
     "loop.ema_decay": ("ema", "model_ema"),
     "backbone.drop_path": ("dropout", "drop_rate", "drop_path_rate", "stochastic_depth"),

@@ -95,7 +95,7 @@ def _recipe(name: str, run: RunFolder) -> str:
     fields, objectives = run.run, {key: value for key, value in run.run["objectives"].items() if value is not None}
     optim, loop = Optim(**fields["optim"]), fields["loop"]
     goals = " + ".join(f"{value['weight']:g} {key}" if len(objectives) > 1 else key for key, value in objectives.items())
-    rate = f"learning rate {scaled_lr(optim, optim.lr):.3g} after a warm-up of {counted(loop['warmup_epochs'], 'epoch')}, cosine"
+    rate = f"learning rate {scaled_lr(optim, optim.lr):.3g} after a warm-up of {counted(loop['warmup_epochs'], 'epoch')}, {optim.schedule}"
     decay = f"weight decay {optim.weight_decay:g}" + (f" to {optim.weight_decay_end:g}" if optim.weight_decay_end is not None else "")
     steps = f"{counted(loop['epochs'], 'epoch')} of batch {optim.batch_size}, {optim.name}, {rate}, {decay}, {loop['precision']}"
     return f"- {name}: {goals}; {steps}; seed {fields['seed']}\n  - views: {_views(fields['data']['views'])}"
