@@ -142,8 +142,8 @@ def test_the_complete_example_of_a_sweep_is_one(page: str, name: str, how: str, 
 
 
 def test_the_readme_is_short_and_links_to_what_is_there() -> None:
-    text = PAGES[0].read_text()
-    assert len(text.splitlines()) <= 150
+    lines = [line for line in PAGES[0].read_text().splitlines() if not line.startswith("|")]
+    assert len(lines) <= 127, "a new method needs a row of its table, and no more"
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
             assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"

@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     what = "evaluate a run: the accuracy of its classifier, or of a probe on its features"
     add = command(commands, "evaluate", _evaluate, what, settings)
     add("folders", nargs="+", metavar="folder", type=Path, help="run folder; several print one line each")
-    add("--type", default="classification", help="classification (the run's classifier), knn or linear (on its features)")
+    add("--type", default="classification", help=f"{', '.join(KINDS)}: all but the first on the run's features")
     add("--shards", help="other shards with the same classes")
     add("--split", default="test", help="train, val (held out) or test as defined by the run's data, or a split of the shards")
     add_set(add, "fields of the evaluator, for example --type knn --set k=10")
