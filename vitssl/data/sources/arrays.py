@@ -1,4 +1,4 @@
-"""Images and labels that are published as arrays: MNIST's idx files, MedMNIST's npz.
+"""Images and labels that are published as arrays: MNIST's idx files, MedMNIST's npz, scikit-learn's digits.
 
 Shapes: N images of a split.
 """
@@ -20,6 +20,8 @@ import numpy as np
 import psutil
 
 from vitssl.config import ConfigError
+from vitssl.data.sources.folders import existing
+from vitssl.data.sources.samples import Options, Sample, Source
 from vitssl.reader import read_whole
 
 MOST_DIMENSIONS = 4  # of an idx file: images, rows, columns, colours
@@ -140,3 +142,42 @@ def _checked(where: str, arrays: Arrays) -> Arrays:
     if labels.max(initial=0) >= MOST_CLASSES:
         raise ConfigError(f"{where}{labels.max()} is not a label; {MOST_CLASSES:,} classes are more than anybody has")
     return Arrays(name, images, labels)
+
+
+# ------------------------------------------------------------------------------------------------------------- sources
+
+
+def open_digits() -> Source:
+    """scikit-learn's digits, 17 grey levels scaled to 0..255; 1,347 for training, 450 for testing, stratified, fixed."""
+    from sklearn.datasets import load_digits
+    from sklearn.model_selection import train_test_split
+
+    data = load_digits()
+    images = np.rint(data.images * (255 / 16)).astype(np.uint8)
+    positions = train_test_split(np.arange(len(images)), test_size=450, stratify=data.target, random_state=0)
+    parts = (("train", sorted(positions[0])), ("test", sorted(positions[1])))
+    splits = {split: [Sample(f"digits {i}", int(data.target[i]), images[i]) for i in chosen] for split, chosen in parts}
+    return Source("digits", [str(name) for name in data.target_names], splits)
+
+
+def open_idx(path: str, options: Options) -> Source:
+    root = existing("idx", path)
+    return _from_arrays(root.resolve().name, f"idx:{path}", read_idx_folder(root))
+
+
+def open_npz(path: str, options: Options) -> Source:
+    file = Path(path).expanduser()
+    return _from_arrays(file.stem, f"npz:{path}", read_npz(file))
+
+
+def _from_arrays(name: str, where: str, read: dict[str, Arrays]) -> Source:
+    """The classes are the numbers up to the highest of the train split."""
+    if "train" not in read:
+        raise ConfigError(f"{where}: there is no train split; it has {', '.join(read) or 'no images'}")
+    highest = int(read["train"].labels.max(initial=0))
+    splits = {}
+    for split, (title, images, labels) in read.items():
+        if labels.max(initial=0) > highest:
+            raise ConfigError(f"{where}: class {labels.max()} of split {split!r} does not occur in the train split")
+        splits[split] = [Sample(f"{title} {i}", int(k), image) for i, (k, image) in enumerate(zip(labels, images, strict=True))]
+    return Source(name, [str(k) for k in range(highest + 1)], splits)

@@ -29,17 +29,15 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-
-import numpy as np
 
 from vitssl.config import ConfigError
 from vitssl.config.base import closest, did_you_mean
 from vitssl.data.index import INDEX_FILE, UNFINISHED
 from vitssl.data.sources import arrays, held_out, listed, torchvision_sets, webdatasets
-from vitssl.data.sources.folders import existing, open_folder
-from vitssl.data.sources.samples import Options, Sample, Source
+from vitssl.data.sources.folders import open_folder
+from vitssl.data.sources.samples import Options, Source
 from vitssl.data.sources.splits import UNLABELED, spelled
 from vitssl.records import LINE
 from vitssl.words import has_control, one_line
@@ -101,7 +99,7 @@ def open_source(source: str) -> Source:
     if colon and kind in _KINDS:
         opened = _open(kind, rest)
     else:
-        opened = _digits() if source == "digits" else open_folder(source, {})
+        opened = arrays.open_digits() if source == "digits" else open_folder(source, {})
     opened.name = one_line(opened.name)
     for name in opened.classes:
         if problem := LINE.problem(name):
@@ -130,80 +128,14 @@ def _open(kind: str, rest: str) -> Source:
     return call(path, options)
 
 
-# -------------------------------------------------------------------------------------------------------------- digits
-
-
-def _digits() -> Source:
-    """scikit-learn's digits, 17 grey levels scaled to 0..255; 1,347 for training, 450 for testing, stratified, fixed."""
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
-
-    data = load_digits()
-    images = np.rint(data.images * (255 / 16)).astype(np.uint8)
-    positions = train_test_split(np.arange(len(images)), test_size=450, stratify=data.target, random_state=0)
-    parts = (("train", sorted(positions[0])), ("test", sorted(positions[1])))
-    splits = {split: [Sample(f"digits {i}", int(data.target[i]), images[i]) for i in chosen] for split, chosen in parts}
-    return Source("digits", [str(name) for name in data.target_names], splits)
-
-
-# -------------------------------------------------------------------------------------------------------------- arrays
-
-
-def _idx(path: str, options: Options) -> Source:
-    root = existing("idx", path)
-    return _from_arrays(root.resolve().name, f"idx:{path}", arrays.read_idx_folder(root))
-
-
-def _npz(path: str, options: Options) -> Source:
-    file = Path(path).expanduser()
-    return _from_arrays(file.stem, f"npz:{path}", arrays.read_npz(file))
-
-
-def _from_arrays(name: str, where: str, read: dict[str, arrays.Arrays]) -> Source:
-    """The classes are the numbers up to the highest of the train split."""
-    if "train" not in read:
-        raise ConfigError(f"{where}: there is no train split; it has {', '.join(read) or 'no images'}")
-    highest = int(read["train"].labels.max(initial=0))
-    splits = {}
-    for split, (title, images, labels) in read.items():
-        if labels.max(initial=0) > highest:
-            raise ConfigError(f"{where}: class {labels.max()} of split {split!r} does not occur in the train split")
-        splits[split] = [Sample(f"{title} {i}", int(k), image) for i, (k, image) in enumerate(zip(labels, images, strict=True))]
-    return Source(name, [str(k) for k in range(highest + 1)], splits)
-
-
-# --------------------------------------------------------------------------------------------------------- torchvision
-
-
-def _torchvision(name: str, options: Options) -> Source:
-    classes, splits = torchvision_sets.open_set(name, *options.get("root", [])[-1:])
-    return Source(name, classes, {split: _Parts(split, parts) for split, parts in splits.items()})
-
-
-class _Parts(Sequence):
-    """The samples of one or more torchvision data sets, one after the other."""
-
-    def __init__(self, split: str, parts: list):
-        from torch.utils.data import ConcatDataset
-
-        self.split, self.images = split, ConcatDataset(parts)
-
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, i):
-        image, label = self.images[i]
-        return Sample(f"{self.split} {i}", int(label), image if isinstance(image, str) else np.asarray(image))
-
-
 # kind -> what opens it, and the options that it takes (None: any)
 _KINDS: dict[str, tuple[Callable[[str, Options], Source], tuple[str, ...] | None]] = {
     "folder": (open_folder, ("classes", "test", "val", "seed", UNLABELED)),
-    "torchvision": (_torchvision, ("root",)),
+    "torchvision": (torchvision_sets.open_torchvision, ("root",)),
     "list": (listed.open_list, None),
     "cub": (listed.open_cub, ()),
-    "npz": (_npz, ()),
-    "idx": (_idx, ()),
+    "npz": (arrays.open_npz, ()),
+    "idx": (arrays.open_idx, ()),
     "csv": (listed.open_csv, ("path", "label", *held_out.OPTIONS, "group")),
     "wds": (webdatasets.open_tars, webdatasets.OPTIONS),
 }

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import http.client
 import inspect
+from collections.abc import Sequence
 from pathlib import Path
+
+import numpy as np
 
 from vitssl.config import ConfigError
 from vitssl.config.base import closest, did_you_mean
+from vitssl.data.sources.samples import Options, Sample, Source
 
 DEFAULT_ROOT = Path("~/.cache/vitssl/torchvision")
 
@@ -93,3 +97,24 @@ def _download(cls, name: str, root: Path, arguments: dict):
     except (OSError, RuntimeError, ValueError, http.client.HTTPException) as error:
         reason = " ".join(str(error).split())
         raise ConfigError(f"torchvision:{name}: not in {root}, and the download failed ({reason}); {advice}") from None
+
+
+def open_torchvision(name: str, options: Options) -> Source:
+    classes, splits = open_set(name, *options.get("root", [])[-1:])
+    return Source(name, classes, {split: _Parts(split, parts) for split, parts in splits.items()})
+
+
+class _Parts(Sequence):
+    """The samples of one or more torchvision data sets, one after the other."""
+
+    def __init__(self, split: str, parts: list):
+        from torch.utils.data import ConcatDataset
+
+        self.split, self.images = split, ConcatDataset(parts)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, i):
+        image, label = self.images[i]
+        return Sample(f"{self.split} {i}", int(label), image if isinstance(image, str) else np.asarray(image))
