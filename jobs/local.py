@@ -26,11 +26,12 @@ from jobs.folders import Launch, status_command, write_run
 from jobs.plan.graph import Graph, Job
 from jobs.plan.time_left import Seen, Work, remaining, seen_of, time_of, work
 from jobs.slots import WHOLE, Slot, slots
+from vitssl import sweep_folder
 from vitssl.config import ConfigError
 from vitssl.files import busy_file, read_json, write_json
 from vitssl.run_folder import ERROR, LAST, error_of
 from vitssl.stopping import LAUNCHER
-from vitssl.sweep_folder import LOCAL, born_at, elsewhere, running, was_asked
+from vitssl.sweep_folder import LOCAL
 from vitssl.words import counted, note
 
 
@@ -244,9 +245,9 @@ def _alone(sweep: Path, stop_file: Path) -> Iterator[Path]:
     """One local launcher per sweep at a time; its process id is in a file, for `jobs/cancel.py`, and what it was asked to stop by."""
     path = sweep / LOCAL
     refuse_running(sweep)
-    if other := elsewhere(sweep):
+    if other := sweep_folder.elsewhere(sweep):
         note(f"{other} was running {sweep} too; if it still is, end it there")
-    launcher = {"pid": os.getpid(), "host": socket.gethostname(), "born": born_at(os.getpid()), "stop_file": str(stop_file)}
+    launcher = {"pid": os.getpid(), "host": socket.gethostname(), "born": sweep_folder.born_at(os.getpid()), "stop_file": str(stop_file)}
     write_json(path, launcher)
     try:
         yield stop_file
@@ -257,9 +258,9 @@ def _alone(sweep: Path, stop_file: Path) -> Iterator[Path]:
 
 def refuse_running(sweep: Path) -> None:
     """Refuse a sweep that a process of this machine runs now."""
-    if (pid := running(sweep)) is None:
+    if (pid := sweep_folder.running(sweep)) is None:
         return
-    if was_asked(sweep):
+    if sweep_folder.was_asked(sweep):
         raise ConfigError(f"{sweep}: process {pid} on this machine was asked to stop and is still saving; try again in a few seconds")
     look = f"python jobs/status.py {sweep} shows its progress, python jobs/cancel.py {sweep} stops it"
     raise ConfigError(f"process {pid} on this machine is running {sweep}; {look}")

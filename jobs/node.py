@@ -22,7 +22,7 @@ import submitit
 from submitit.helpers import DelayedSubmission
 
 from jobs.command import TRAINING, NodeInfo, job_of, report_command, start
-from jobs.display.logs import end_of
+from jobs.logs import end_of
 from jobs.slurm import cluster
 from vitssl.files import busy_file, read_json, write_json
 from vitssl.run_folder import DONE, ERROR, LAST, is_trained

@@ -18,8 +18,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from jobs import logs
 from jobs.chosen import run_named, yet_to_queue
-from jobs.display import logs
 from jobs.display.states import ENDED, Picture, Status, is_over, look
 from jobs.display.tables import fits, print_table
 from jobs.plan.time_left import Seen, Work, time_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib
 import subprocess
 import sys
@@ -120,22 +121,41 @@ def test_objectives_know_no_concrete_backbone():
         assert named <= PARTS["vitssl.backbones"], f"{path.name} imports {named}"
 
 
-# package of vitssl.data -> what it may import of the others; who trains knows nothing of sources and of how shards are made
-OF_DATA = {
-    "pixels": set(),
-    "sources": {"UNLABELLED", "index"},
-    "building": {"UNLABELLED", "index", "loading.order", "pixels", "sources"},
-    "loading": {"UNLABELLED", "index", "pixels"},
+# package -> what none of its modules reaches, by whatever way
+APART = {
+    "vitssl.data.pixels": ["vitssl.data.index", "vitssl.data.sources", "vitssl.data.building", "vitssl.data.loading"],
+    "vitssl.data.sources": ["vitssl.data.index", "vitssl.data.building", "vitssl.data.loading"],
+    "vitssl.data.loading": ["vitssl.data.building", "vitssl.data.sources.opening"],
+    "jobs.plan": ["jobs.inputs", "jobs.slurm", "jobs.local", "jobs.display"],
+    "jobs.inputs": ["jobs.local", "jobs.display"],
+    "jobs.slurm": ["jobs.inputs", "jobs.local", "jobs.display"],
 }
 
 
-@pytest.mark.parametrize("package", OF_DATA)
-def test_packages_of_the_data_follow_their_layers(package):
-    for path in (ROOT / "vitssl" / "data" / package).glob("*.py"):
-        for name in imports(path):
-            if name.startswith("vitssl.data."):
-                head, rest = name.split(".")[2], ".".join(name.split(".")[2:4])
-                assert {head, rest} & (OF_DATA[package] | {package}), f"{path.name} imports {name}"
+def module(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+@functools.cache
+def imported() -> dict[str, set[str]]:
+    """{module: modules of the project that it imports}."""
+    known = {module(path) for path in FILES} - {"vitssl"}  # which imports `trained` for those only who ask it for `load`
+    named = {module(path): imports(path) for path in FILES}
+    return {name: {at for one in names for at in (one, one.rpartition(".")[0]) if at in known} for name, names in named.items()}
+
+
+@pytest.mark.parametrize("package", APART)
+def test_packages_keep_apart(package):
+    reached, way = {name for name in imported() if name.startswith(f"{package}.")}, {}
+    assert len(reached) > 2
+    new = set(reached)
+    while new:
+        way |= {other: name for name in new for other in imported()[name] - reached}
+        new = set().union(*(imported()[name] for name in new)) - reached
+        reached |= new
+    for other in APART[package]:
+        wrong = [name for name in reached if name == other or name.startswith(f"{other}.")]
+        assert not wrong, f"{package} reaches {wrong[0]} by {way.get(wrong[0])}"
 
 
 def test_views_know_of_the_data_only_its_batches():
@@ -148,18 +168,6 @@ def test_views_know_of_the_data_only_its_batches():
 def test_every_module_is_importable(path):
     """Some are imported only where they are needed; all that they ask of other packages is there."""
     importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
-
-
-# package of jobs -> what it may import of the others; what lies in jobs/ itself may be imported by all
-OF_JOBS = {"plan": set(), "inputs": {"plan", "slurm"}, "slurm": {"plan"}, "display": {"plan", "slurm"}}
-
-
-@pytest.mark.parametrize("package", OF_JOBS)
-def test_packages_of_the_launcher_follow_their_layers(package):
-    for path in (ROOT / "jobs" / package).glob("*.py"):
-        for name in imports(path):
-            if name.startswith("jobs.") and name.split(".")[1] in OF_JOBS:
-                assert name.split(".")[1] in OF_JOBS[package] | {package}, f"{path.name} imports {name}"
 
 
 def test_the_launcher_and_the_report_run_without_torch():

@@ -16,11 +16,11 @@ from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
 
-from vitssl import config
+from vitssl import config, sweep_folder
 from vitssl.config import ConfigError
 from vitssl.files import held, no_room, read_file, read_json
 from vitssl.run_folder import DONE, ERROR, LAST, is_trained, to_evaluate
-from vitssl.sweep_folder import SUBMITTING, SWEEP, elsewhere, is_sweep, running
+from vitssl.sweep_folder import SUBMITTING, SWEEP, is_sweep
 from vitssl.words import counted, note
 
 KEPT_EPOCH = re.compile(r"epoch-\d+\.pt")
@@ -165,7 +165,7 @@ def _may_go_on(sweep: Path) -> bool:
     report, job = sweep / "report" / "report.html", sweep / "slurm.json"
     if job.exists() and not (sweep / "cancelled").exists() and (not report.exists() or report.stat().st_mtime < job.stat().st_mtime):
         return True
-    return running(sweep) is not None or bool(elsewhere(sweep))
+    return sweep_folder.running(sweep) is not None or bool(sweep_folder.elsewhere(sweep))
 
 
 def remove(leftovers: list[Leftover]) -> tuple[int, int]:

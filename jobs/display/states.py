@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.chosen import line_of, parents_of, runs_of
-from jobs.display.logs import cause
+from jobs.logs import cause
 from jobs.slurm import cluster
 from vitssl import sweep_folder
 from vitssl.config import ConfigError, load

@@ -108,7 +108,7 @@ def _was_built_from(folder: Path, source: str) -> bool:
     index = index_of(folder)
     if is_here(source):
         return listing.fingerprint(source) == index.source
-    # what the shards of such a source may be called (`vitssl.data.sources.opening.Source.name`), without opening it
+    # what the shards of such a source may be called (`Source.name`), without opening it
     path, _, options = (source.partition(":")[2] or source).partition("?")
     if option := re.search(r"(?:^|&)train=([^&]*)", options):
         return index.name == f"{Path(path).name}/{Path(option[1]).stem}"

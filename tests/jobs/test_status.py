@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from jobs import status
-from jobs.display import logs, states
+from jobs import logs, status
+from jobs.display import states
 from jobs.slurm import cluster
 from tests.conftest import sweep_facts
 from vitssl import sweep_folder

@@ -26,16 +26,13 @@ import numpy as np
 from vitssl.atomic import write_atomically
 from vitssl.config import ConfigError
 from vitssl.config.base import closest, did_you_mean
-from vitssl.data.index_schema import COLUMNS, columns_of
+from vitssl.data.index_schema import COLUMNS, INDEX_FILE, SAMPLES_FILE, UNFINISHED, columns_of
 from vitssl.data.pixels.decode import decode
 from vitssl.data.sources.build_line import build_line, holds_runs
 from vitssl.data.sources.splits import spelled
 from vitssl.files import hash_file
 from vitssl.reader import read_whole
 
-INDEX_FILE = "index.json"
-UNFINISHED = ".build"  # subfolder of what an unfinished build has done so far
-SAMPLES_FILE = "samples.npy"
 SAMPLE = np.dtype({"names": COLUMNS, "formats": ["<i8", "<i8", "<i4", "<i4", "<i4", "<i8"]})
 FORMAT = 2
 FIELDS = ("name", "source", "sha256", "classes", "mean", "std", "shards")

@@ -1,4 +1,5 @@
-"""Is the content of an `index.json` what this project writes? Checked once, before a number of it is used: it may come from elsewhere."""
+"""The files of an index, and whether their content is what this project writes: checked once, before a number of it is used, since it may
+come from elsewhere."""
 
 from __future__ import annotations
 
@@ -12,6 +13,8 @@ from vitssl import records
 from vitssl.config import ConfigError
 from vitssl.data.pixels.decode import MOST_PIXELS
 
+INDEX_FILE, SAMPLES_FILE = "index.json", "samples.npy"
+UNFINISHED = ".build"  # subfolder of what an unfinished build has done so far
 SHARD_NAME = re.compile(r"[\w-][\w.-]*")  # a file of the folder itself
 LINES = {"name": str, "source": str, "sha256": str, "classes": [str]}  # each in one line that does nothing to a terminal
 COLUMNS = ("offset", "size", "label", "height", "width", "crc32")

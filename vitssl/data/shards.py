@@ -22,7 +22,8 @@ from vitssl.atomic import write_atomically
 from vitssl.config import ConfigError
 from vitssl.data.building import findings, finishing, in_place, listing, writing
 from vitssl.data.building.inspecting import info, verify
-from vitssl.data.index import INDEX_FILE, SAMPLES_FILE, UNFINISHED, Index, load_index, read_index, write_index
+from vitssl.data.index import Index, load_index, read_index, write_index
+from vitssl.data.index_schema import INDEX_FILE, SAMPLES_FILE, UNFINISHED
 from vitssl.data.sources import folders
 from vitssl.data.sources.build_line import build_command
 from vitssl.data.sources.opening import open_source

@@ -12,7 +12,8 @@ from vitssl.config import ConfigError
 from vitssl.config.data import SHUFFLE_WINDOW
 from vitssl.data.building import findings
 from vitssl.data.building.paper_counts import comparison
-from vitssl.data.index import INDEX_FILE, REBUILD, Index, fingerprint, load_index, read_image, read_index, size_problems
+from vitssl.data.index import REBUILD, Index, fingerprint, load_index, read_image, read_index, size_problems
+from vitssl.data.index_schema import INDEX_FILE
 from vitssl.data.loading import order
 from vitssl.files import hash_file
 from vitssl.words import counted, first_few

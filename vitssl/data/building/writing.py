@@ -21,7 +21,8 @@ from vitssl.config import ConfigError
 from vitssl.config.data import SHUFFLE_WINDOW
 from vitssl.data.building import listing
 from vitssl.data.building.near_duplicates import signatures, thumbnail
-from vitssl.data.index import UNFINISHED, sha256_of
+from vitssl.data.index import sha256_of
+from vitssl.data.index_schema import UNFINISHED
 from vitssl.data.pixels import decode, depth
 from vitssl.data.sources.samples import InOrder, Sample, Source, Tars
 from vitssl.files import hash_file

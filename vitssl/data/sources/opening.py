@@ -34,7 +34,7 @@ from pathlib import Path
 
 from vitssl.config import ConfigError
 from vitssl.config.base import closest, did_you_mean
-from vitssl.data.index import INDEX_FILE, UNFINISHED
+from vitssl.data.index_schema import INDEX_FILE, UNFINISHED
 from vitssl.data.sources import arrays, held_out, listed, torchvision_sets, webdatasets
 from vitssl.data.sources.folders import open_folder
 from vitssl.data.sources.samples import Options, Source
