@@ -49,7 +49,7 @@ def read(file: Path) -> list[dict[str, str]]:
 
 
 def test_a_folder_is_walked_and_every_image_is_a_row(trained, photos, tmp_path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr("vitssl.trained.EVALUATED_AT_ONCE", 2)  # batches of images of several sizes
+    monkeypatch.setattr("vitssl.evaluators.base.EVALUATED_AT_ONCE", 2)  # batches of images of several sizes
     (photos / "deep" / "loop").unlink()
     out = tmp_path / "out.csv"
     assert cli.main(["predict", str(trained), str(photos / "deep"), str(photos / "b.png"), "--csv", str(out)]) == 0
@@ -88,7 +88,7 @@ def test_hidden_files_other_files_and_links_upwards_are_left_out(trained, photos
 
 @pytest.mark.parametrize("as_csv", [True, False])
 def test_a_bad_image_is_named_and_the_others_have_their_rows(trained, photos, tmp_path, monkeypatch, capsys, as_csv) -> None:
-    monkeypatch.setattr("vitssl.trained.EVALUATED_AT_ONCE", 2)
+    monkeypatch.setattr("vitssl.evaluators.base.EVALUATED_AT_ONCE", 2)
     (photos / "a.JPG").write_text("damaged")
     (photos / "deep" / "d.png").write_bytes((photos / "deep" / "d.png").read_bytes()[:60])
     out = tmp_path / "out.csv"
@@ -143,7 +143,7 @@ def test_a_class_that_is_no_line_is_damage(trained, photos, capsys, name) -> Non
 
 
 def test_images_are_read_batch_by_batch(trained, photos, monkeypatch) -> None:
-    monkeypatch.setattr("vitssl.trained.EVALUATED_AT_ONCE", 2)
+    monkeypatch.setattr("vitssl.evaluators.base.EVALUATED_AT_ONCE", 2)
     opened: list[int] = []
 
     def files():

@@ -104,7 +104,7 @@ def test_features_are_what_the_head_reads(trained: Path, monkeypatch) -> None:
     logits_BK = torch.nn.functional.linear(features.prefix_BPD[:, 0], head.weight, head.bias)
     assert torch.allclose(logits_BK.softmax(-1), run.predict(images), atol=1e-6)
     assert torch.allclose(run.features(images[1]).tokens_BND, features.tokens_BND[1:2], atol=1e-6)
-    monkeypatch.setattr("vitssl.trained.EVALUATED_AT_ONCE", 2)
+    monkeypatch.setattr("vitssl.evaluators.base.EVALUATED_AT_ONCE", 2)
     in_batches = run.features(images, blocks=[0])
     assert torch.allclose(in_batches.tokens_BND, features.tokens_BND, atol=1e-6)
     alone = run.features(images[2], blocks=[0]).intermediates[0]

@@ -15,7 +15,7 @@ from vitssl.config import ConfigError
 from vitssl.data.building.names import of_images
 from vitssl.data.index import load_index
 from vitssl.data.loading.loader import EvalLoader
-from vitssl.evaluators.base import EVALUATED_AT_ONCE
+from vitssl.evaluators.base import at_once
 from vitssl.paths import check_npz
 from vitssl.trained import Trained
 
@@ -49,7 +49,7 @@ def write(
     if not len(positions):
         raise ConfigError(f"{shards}: split {split} has no images")
     loader = EvalLoader(
-        index, positions, index.label, trained.run.data, batch_size=EVALUATED_AT_ONCE, rank=0, world_size=1, device=trained.device
+        index, positions, index.label, trained.run.data, batch_size=at_once(trained.run), rank=0, world_size=1, device=trained.device
     )
     parts: list[dict[str, np.ndarray]] = []
     with torch.no_grad():

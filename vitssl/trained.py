@@ -23,7 +23,7 @@ from vitssl.data.index import Index, load_index
 from vitssl.data.loading.batch import Batch, RawBatch
 from vitssl.data.loading.subset import Split, split_of
 from vitssl.data.pixels.decode import decode_file, resize, resized_sizes, upright
-from vitssl.evaluators.base import EVALUATED_AT_ONCE
+from vitssl.evaluators.base import at_once
 from vitssl.files import read_json
 from vitssl.paths import run_folder
 from vitssl.reader import MOST_IMAGE_BYTES, read_whole
@@ -213,7 +213,7 @@ class Trained:
     def _seen(self, images: Iterable[OneImage]) -> Iterator[Tensor]:
         """Batches (B, C, S, S) of images as evaluation sees them."""
         left = iter(images)
-        while batch := list(islice(left, EVALUATED_AT_ONCE)):
+        while batch := list(islice(left, at_once(self.run))):
             yield torch.cat([self.view(_raw(image, self.run.data.cache_px)).views["main"] for image in batch])
 
 
@@ -223,8 +223,8 @@ def predict_each(runs: Sequence[Trained], images: Iterable[OneImage]) -> Iterato
     Every image is read once for all runs of one ``data.cache_px``: a batch when its first image is asked for, and forgotten before the
     next one.
     """
-    left, at_once = iter(images), max(1, EVALUATED_AT_ONCE // len(runs))  # since the views of all runs are held
-    while batch := list(islice(left, at_once)):
+    left, most = iter(images), max(1, min(at_once(run.run) for run in runs) // len(runs))  # since the views of all runs are held
+    while batch := list(islice(left, most)):
         results: dict[int, Tensor | ConfigError] = {}
         views: dict[int, list[Tensor]] = {}  # by image, of each run
         for i, image in enumerate(batch):

@@ -61,6 +61,11 @@ class Evaluator:
         raise NotImplementedError
 
 
+def at_once(run: Run) -> int:
+    """Images of a forward pass without gradients: fewer where memory is so short that ``loop.micro_batch_size`` is set."""
+    return min(EVALUATED_AT_ONCE, WITHOUT_GRADIENTS * (run.loop.micro_batch_size or EVALUATED_AT_ONCE))
+
+
 class Subject:
     """A network with some weights, and the images that it can be evaluated on.
 
@@ -92,15 +97,10 @@ class Subject:
             index, positions, labels = self._images(split, shards)
             labelled = positions[labels[positions] != UNLABELLED]
             self._loaders[shards, split] = EvalLoader(
-                index, labelled, labels, self.run.data, batch_size=self._at_once,
+                index, labelled, labels, self.run.data, batch_size=at_once(self.run),
                 rank=dist.rank(), world_size=dist.world_size(), device=self.device,
             )  # fmt: skip
         return self._loaders[shards, split]
-
-    @property
-    def _at_once(self) -> int:
-        """Images of a forward pass: fewer where memory is so short that ``loop.micro_batch_size`` is set."""
-        return min(EVALUATED_AT_ONCE, WITHOUT_GRADIENTS * (self.run.loop.micro_batch_size or EVALUATED_AT_ONCE))
 
     def check(self, evals: dict[str, EvalConfig]) -> None:
         """Refuse at the start of a training what would fail after its first epoch.
