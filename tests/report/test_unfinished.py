@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -73,28 +72,6 @@ def test_labels_that_were_not_learned_are_told_from_chance(ending):
         cell.last.run["objectives"]["classify"] = {}
         cell.last.run["backbone"]["frozen"] = True
     assert sentence(grid) == "", "a probe learns what its features have"
-
-
-@pytest.mark.parametrize(
-    ("top1", "classes", "said"),
-    [
-        ((14.0, 15.0, 15.0), 10, "ssat (knn 14.67 %, chance 10.00 %)"),
-        ((19.5, 19.5, 19.5), 10, ""),
-        ((54.0, 54.0, 54.0), 2, "ssat (knn 54.00 %, chance 50.00 %)"),
-        ((56.0, 56.0, 56.0), 2, ""),
-        ((2.0, 2.0, 2.0), 1000, ""),
-    ],
-)
-def test_pretrained_features_that_tell_next_to_nothing_are_named(ending, top1, classes, said):
-    """Of ten classes below 19 %, of two below 55 %, of a thousand below 0.2 %."""
-    grid = ending(scratch=FLAT, ssat=FLAT)
-    for cell, value in zip(grid.rows[1].cells, top1, strict=True):
-        metrics = {"top1": value, "loss": 2.0}
-        before = replace(cell.last, evals={"knn": {"config": {"type": "knn"}, "metrics": metrics}}, run={**cell.last.run, "evals": {}})
-        before.job["data"]["classes"] = classes
-        cell.stages.insert(0, ("pretrain", before))
-    found = sentence(grid)
-    assert found == (f"Features hardly better than chance were pretrained: {said}. Longer training may change the ranking." if said else "")
 
 
 @pytest.mark.parametrize(

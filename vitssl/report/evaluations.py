@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
-from vitssl.config.evals import FIRST, KINDS, METRICS
+from vitssl.config.evals import FIRST, KINDS, METRICS, OF_FEATURES
 from vitssl.report import kept
 from vitssl.report.collect import Cell, RunFolder
 from vitssl.report.grid import Grid
@@ -18,7 +18,7 @@ from vitssl.report.stats import Difference
 from vitssl.report.style import COLOURS, INK, WHITE, Plot, panels
 from vitssl.report.table import DASH, NOTE, Entry, Table, signed
 from vitssl.report.tables import LOWER_IS_BETTER, plus_minus, versus, which
-from vitssl.words import few
+from vitssl.words import few, listed
 
 MOST_CLASSES, NAMED_CLASSES, MOST_PANELS = 100, 30, 6  # in a confusion matrix; with their names beside it; panels in a figure
 MOST_COUNTED = 10_000  # classes that are counted against one another: 800 MB
@@ -41,7 +41,7 @@ def table(grid: Grid) -> Table | None:
     header = ["arm", grid.axis_name, "stage", "evaluator", "fields", *(metric.title for metric in METRICS.values())]
     caption = (
         "After the last epoch of each stage, mean ± standard deviation over finished seeds. test, val and test_ema are the run's own "
-        "classifier; knn and linear are fitted to frozen features of the labelled training images, without augmentation. NLL: mean "
+        f"classifier; {listed(OF_FEATURES)} are fitted to frozen features of the labelled training images, without augmentation. NLL: mean "
         f"cross-entropy; AUC: one class against the rest, averaged; ECE: 15 bins. {LOWER_IS_BETTER}"
     )
     return Table("Evaluations", header, rows, caption, left=frozenset(range(5))).trimmed()

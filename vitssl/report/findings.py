@@ -8,7 +8,7 @@ from statistics import mean
 
 from vitssl.config import Site
 from vitssl.emissions import names_grid
-from vitssl.report import best, costs, energy, outside, schedule, unfinished
+from vitssl.report import best, collapsed, costs, energy, outside, schedule, unfinished
 from vitssl.report.advice import next_steps, recommendation
 from vitssl.report.collect import Sweep, add
 from vitssl.report.energy import intensities, unrecorded
@@ -36,6 +36,7 @@ def findings(grid: Grid) -> Findings:
         "What to take": [recommendation(*place) for place in places],
         "What would decide": [next_steps(grid)],
         "Not selected": [_unselected(grid)],
+        "Pretraining": [collapsed.sentence(grid)],
         "Length of training": [unfinished.sentence(grid)],
         "The paper": [_against_paper(grid)],
         "Labels": [schedule.images_learned(parts[0])],

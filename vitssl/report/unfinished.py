@@ -1,4 +1,4 @@
-"""Whether training ended too early for arms to be compared: accuracy at chance, or that still rose; labels or features not learned."""
+"""Whether training ended too early for arms to be compared: accuracy at chance, or that still rose; labels that were not learned."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from vitssl.words import few
 
 LEAST = 1.0  # points over the end of training that are worth a sentence
 END = (0.5, 0.9)  # of a training: between these is the evaluation that its last one is compared with, the latest such
-HARDLY = 0.1  # of the way from chance to every image right; below that, and below twice chance, features tell next to nothing
 UNLEARNED = 0.6  # of the loss by chance; mixed and smoothed labels leave less than that where training was long
 
 
@@ -27,7 +26,6 @@ def sentence(grid: Grid) -> str:
     """What speaks against a comparison; empty where nothing does."""
     checks = {
         f"{grid.measured.name} is not significantly above chance": _at_chance,
-        "features hardly better than chance were pretrained": _unformed,
         "the classification loss ended high": _unlearned,
         f"{grid.measured.name} was still rising at the end of training": _rise,
     }
@@ -57,7 +55,7 @@ def _chance(grid: Grid, cells: list[Cell]) -> float | None:
     if metric == "auc":
         return 50.0
     if metric == "balanced_accuracy":
-        classes = {cell.last.job["data"]["classes"] for cell in cells if "data" in cell.last.job}
+        classes = {cell.last.job["data"]["classes"] for cell in cells if "data" in cell.last.job} - {0}
         return 100 / classes.pop() if len(classes) == 1 else None
     files = [cell.last.path / f"predictions-{evaluator}.npz" for cell in cells]
     if metric != "top1" or not all(path.is_file() for path in files):
@@ -66,22 +64,10 @@ def _chance(grid: Grid, cells: list[Cell]) -> float | None:
     return mean(100 * float(np.bincount(labels_N).max()) / len(labels_N) for labels_N in labels)
 
 
-def _unformed(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
-    """What evaluators of features find in those of earlier stages, means over runs, where it is hardly more than chance."""
-    found: dict[str, list[tuple[float, float]]] = {}
-    for run in (run for cell in done for _, run in cell.stages[:-1] if "data" in run.job):
-        for name, entry in run.evals.items():
-            if (top1 := run.metrics(name).get("top1")) is not None and entry["config"]["type"] != "classification":
-                found.setdefault(name, []).append((top1, 100 / run.job["data"]["classes"]))
-    means = {name: tuple(map(mean, zip(*pairs, strict=True))) for name, pairs in found.items()}
-    poor = {name: pair for name, pair in means.items() if pair[0] - pair[1] < min(pair[1], HARDLY * (100 - pair[1]))}
-    return ", ".join(f"{name} {top1:.2f} %, chance {chance:.2f} %" for name, (top1, chance) in poor.items())
-
-
 def _unlearned(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
     """The loss of labels at the last stage's end, and that of chance, which is a sum over heads as it is; nothing of a probe, whose network
     is frozen."""
-    runs = [cell.last for cell in done if "data" in cell.last.job]
+    runs = [cell.last for cell in done if cell.last.job.get("data", {}).get("classes")]
     ends = [terms[CLASSIFY] for run in runs if (logged := run.of("train")) and CLASSIFY in (terms := logged[-1]["terms"])]
     if not ends or any(run.run["backbone"]["frozen"] for run in runs):
         return ""
