@@ -138,6 +138,10 @@ def test_an_error_has_parts_and_its_text_is_their_line():
             r"optim\.clip_norm: 3\.0 has an effect only with clip: global or tensor; leave it out, or unset it: optim\.clip_norm=1\.0",
         ),
         ({"optim.momentum": 0.5}, r"optim\.momentum: 0\.5 has an effect only with name: sgd or lars"),
+        (
+            {"optim.schedule": "constant", "loop.warmup_prefix": False},
+            r"loop\.warmup_prefix: .* only with optim\.schedule: cosine",
+        ),
         ({"optim.schedule": "constant", "optim.min_lr": 0.5}, r"optim\.min_lr: 0\.5 has an effect only with schedule: cosine or linear"),
         ({"optim.name": "sgd", "optim.betas": [0.9, 0.95]}, r"optim\.betas: .* has an effect only with name: adamw"),
     ],

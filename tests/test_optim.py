@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import pytest
 import torch
 
 from vitssl import config, model, optim
+from vitssl.config.base import hints_of
 
 
 def test_groups_decay_matrices_and_tokens_only(make_run):
@@ -91,6 +93,10 @@ def test_it_may_fall_along_a_line_or_not_at_all(make_run):
     constant = schedule(make_run, schedule="constant", lr_rule="none", min_lr=1e-6, weight_decay_end=0.3)
     assert [constant.lr(step) for step in (0, 10, 20, 99, 300)] == [0.0, 0.5, 1.0, 1.0, 1.0]
     assert constant.weight_decay(100) == pytest.approx(0.3)  # which has its own
+
+
+def test_every_schedule_that_can_be_asked_for_is_there():
+    assert get_args(hints_of(config.Optim)["schedule"]) == tuple(optim.SHAPES)
 
 
 def test_a_longer_horizon_leaves_the_rate_high(make_run):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.display.logs import cause
+from jobs.logs import cause
 
 GLOO = "RuntimeError: [gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation to complete"
 NCCL = (

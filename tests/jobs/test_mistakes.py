@@ -11,6 +11,7 @@ from jobs.inputs import prepare
 from jobs.plan.graph import Job
 from tests.jobs.conftest import EXAMPLE, write_finished
 from vitssl.config import ConfigError, Run, Site
+from vitssl.config.evals import METRICS, Metric
 from vitssl.config.sweep import Resources
 
 # (what is changed in the example, the error)
@@ -155,7 +156,7 @@ def test_a_mistake_in_the_file_is_one_line_that_names_it(expand, before: str, af
             "arms.scratch.optim.clip_norm=3",
             r"^command line: optim.clip_norm: 3.0 has an effect only with clip: .* .in sweep.yaml: arms.scratch.",
         ),
-        ("finetune.optim.momentum=-1", r"^command line: optim.momentum: -1.0 .*arms.chain_short.stages.finetune.$"),
+        ("finetune.optim.momentum=-1", r"^command line: optim.momentum: -1 .*arms.chain_short.stages.finetune.$"),
         ("resources.gpus_per_node=3", r"optim.batch_size: 16 .* = 3 processes .the command line set resources.gpus_per_node.$"),
         ("optim.batch_size=100000", r"^command line: optim.batch_size: 100000 is more than the 100 images"),
         ("data.test_split=tset", r"^command line: data.test_split: .* 'tset' is not known .did you mean test"),
@@ -216,6 +217,12 @@ def test_a_mistake_on_the_command_line_is_one_line_that_names_it(expand, overrid
 def test_an_empty_file_is_no_sweep(expand) -> None:
     with pytest.raises(ConfigError, match=r"it has no arms, so it is not a sweep .*; sweeps/README\.md has a complete example"):
         expand(text="# later\n")
+
+
+def test_a_metric_that_the_classifier_does_not_give_compares_no_arms_by_it(expand, monkeypatch) -> None:
+    monkeypatch.setitem(METRICS, "rank", Metric("effective rank", unit=""))  # of another evaluator that somebody has added
+    with pytest.raises(ConfigError, match=r"rank: an evaluator of type classification gives top1, .*, loss$"):
+        expand("metric=rank", "arms=[scratch]")
 
 
 def test_arms_are_compared_by_what_their_evaluator_gives(expand) -> None:

@@ -23,6 +23,7 @@ from vitssl.checkpoints import pretrained
 from vitssl.config import ConfigError, ObjectiveConfig, Objectives, active, assign, check, dotted
 from vitssl.config.base import parts_of
 from vitssl.objectives.base import Objective
+from vitssl.objectives.teacher import Distilled
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,7 +42,8 @@ def test_an_objective_has_its_files_and_its_place_in_every_list(name: str) -> No
     kind = parts_of(Objectives)[name]
     assert issubclass(kind, ObjectiveConfig) and kind.__module__ == f"vitssl.config.objectives.{name}"
     module = importlib.import_module(f"vitssl.objectives.{name}")
-    assert issubclass(getattr(module, kind.__name__.removesuffix("Config")), Objective)
+    objective = getattr(module, kind.__name__.removesuffix("Config"))
+    assert issubclass(objective, Objective) and issubclass(objective, Distilled) == kind.has_teacher
     assert (ROOT / "tests" / "objectives" / f"test_{name}.py").is_file()
     assert any(name in objectives for objectives in OBJECTIVES.values()), "neither PAIRS of its test file nor tests/test_pairs.py trains it"
     assert (ROOT / "tests" / "golden" / f"{name}.json").is_file(), (
@@ -57,6 +59,12 @@ def test_a_teacher_that_follows_is_found_by_its_name(make_run, name: str) -> Non
     assert pretrained.chosen({"model": network.state_dict()}, "teacher").keys() == {
         f"backbone.{key}" for key in network.backbone.state_dict()
     }
+
+
+def test_who_has_no_teacher_is_told_which_objectives_do() -> None:
+    having = [f"objectives.{name}" for name in NAMES if parts_of(Objectives)[name].has_teacher]
+    with pytest.raises(ConfigError, match=rf"^holds no teacher .*\({', '.join(having)}\)$"):
+        pretrained.chosen({"model": {}}, "teacher")
 
 
 @pytest.mark.parametrize("name", NAMES)

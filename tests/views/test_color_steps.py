@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -14,6 +15,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from vitssl.config import ColorStep, View, merge
+from vitssl.config.color import ColorOp
 from vitssl.data.loading.batch import RawBatch
 from vitssl.views import color
 from vitssl.views.color_steps import color_ops
@@ -305,3 +307,8 @@ def test_the_threshold_is_the_lowest_level_that_is_inverted():
     images = torch.arange(256.0).view(1, 1, 16, 16).expand(1, 3, 16, 16).contiguous()
     apply(ops, images, slice(0, 1))
     assert images[0, 0].flatten().tolist() == [*range(200), *range(55, -1, -1)]
+
+
+@pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(ColorOp)])
+def test_every_operation_that_can_be_asked_for_is_done(name: str) -> None:
+    assert list(color_ops(steps(f"[{name}]"), step_random(1, 0)))

@@ -25,9 +25,9 @@ from vitssl.cli.base import (
     runs_and_classes,
 )
 from vitssl.config import ConfigError
-from vitssl.config.evals import KINDS
+from vitssl.config.evals import KINDS, OF_FEATURES
 from vitssl.files import check_place
-from vitssl.words import counted, note, printable
+from vitssl.words import counted, listed, note, printable
 
 _TRAINS = "`python jobs/submit.py SWEEP` trains, for example sweeps/quickstart.yaml"
 ELSEWHERE = dict.fromkeys(("train", "run", "submit", "sweep", "pretrain", "finetune"), _TRAINS)
@@ -62,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     what = "evaluate a run: the accuracy of its classifier, or of a probe on its features"
     add = command(commands, "evaluate", _evaluate, what, settings)
     add("folders", nargs="+", metavar="folder", type=Path, help="run folder; several print one line each")
-    add("--type", default="classification", help=f"{', '.join(KINDS)}: all but the first on the run's features")
+    add("--type", default="classification", help=f"{', '.join(KINDS)}; of these {listed(OF_FEATURES)} look at features")
     add("--shards", help="other shards with the same classes")
     add("--split", default="test", help="train, val (held out) or test as defined by the run's data, or a split of the shards")
     add_set(add, "fields of the evaluator, for example --type knn --set k=10")
@@ -84,7 +84,11 @@ def _parser() -> argparse.ArgumentParser:
     add = command(
         commands, "prune", _prune, "delete what no run needs any more (checkpoints of epochs, optimizer states, old sources), after asking"
     )
-    add("runs", type=sweep_folder.named, help="folder of all sweeps, for example runs, or one sweep; last and best checkpoints are kept")
+    add(
+        "runs",
+        type=sweep_folder.named,
+        help="folder of all sweeps, for example runs, or of one, or its name; last and best checkpoints stay",
+    )
     add("--yes", action="store_true", help="delete without asking")
     add = command(commands, "fields", _fields, "list all fields with type, default and meaning, and what to type for a method")
     add("pattern", nargs="?", default="", help="part of a dotted name, such as warmup, a pattern such as 'optim.*', or a method")

@@ -163,7 +163,7 @@ class BackboneConfig:
             yield from self.masked_tokens.problems(f"{name}.masked_tokens", size_of(self).depths[0])
         if self.layer_scale is not None and not 0 < self.layer_scale < math.inf:
             yield Problem(f"{name}.layer_scale", f"{self.layer_scale} is not positive")
-        yield from outside("[0, 1)", self, name, "drop_path")
+        yield from outside("[0, 1)", self, name, "drop_path", share=True)
         for where, size_px in sizes_px:
             if size_px % stride_px(self):
                 field, value, divisor = "name", f"{self.network} has an output token per {stride_px(self)} px, which", ""

@@ -161,11 +161,12 @@ def not_positive(part: Any, prefix: str, *names: str) -> Iterator[Problem]:
 
 def if_percent(name: str, value: float) -> str:
     """What to type for a share of one that was given in percent; the end of an error's sentence."""
-    return f"; {value:g} % is {name}={value / 100:g}" if 5 <= value < 100 and "[" not in name else ""
+    return f"; {value:g} % is {name}={value / 100:g}" if 2 <= value < 100 and "[" not in name else ""
 
 
-def outside(interval: str, part: Any, prefix: str, *names: str) -> Iterator[Problem]:
-    """The problems of those fields of ``part`` that are set and not in an interval, such as ``[0, 1)``."""
+def outside(interval: str, part: Any, prefix: str, *names: str, share: bool = False) -> Iterator[Problem]:
+    """The problems of those fields of ``part`` that are set and not in an interval, such as ``[0, 1)``; of shares of one, which may have
+    been given in percent, with what to type then."""
     low, high = map(float, interval[1:-1].split(","))
     for name in names:
         value, field = getattr(part, name), f"{prefix}.{name}"
@@ -174,7 +175,7 @@ def outside(interval: str, part: Any, prefix: str, *names: str) -> Iterator[Prob
         above = low <= value if interval[0] == "[" else low < value
         below = value <= high if interval[-1] == "]" else value < high
         if not (above and below):
-            yield Problem(field, f"{value:g} is not in {interval}{if_percent(field, value)}")
+            yield Problem(field, f"{value:.12g} is not in {interval}{if_percent(field, value) if share else ''}")
 
 
 def not_rising(name: str, pair: list[float], high: float) -> Iterator[Problem]:

@@ -19,7 +19,7 @@ class Operation:
 
     def problems(self, name: str) -> Iterator[Problem]:
         """``name`` is the path of the field, such as data.views.main.color[0].jitter."""
-        yield from outside("[0, 1]", self, name, "prob")
+        yield from outside("[0, 1]", self, name, "prob", share=True)
 
 
 @dataclass

@@ -34,7 +34,7 @@ class Subset:
     def problems(self, name: str) -> Iterator[Problem]:
         if (self.fraction is None) == (self.per_class is None):
             yield Problem(name, "set exactly one of fraction and per_class; null unsets the other")
-        yield from outside("(0, 1]", self, name, "fraction")
+        yield from outside("(0, 1]", self, name, "fraction", share=True)
         yield from less_than(1, self, name, "per_class")
         yield from less_than(0, self, name, "seed")
         if self.redraw and self.seed is None:
@@ -83,7 +83,7 @@ class View:
         yield from less_than(1, self, name, "count")
         for key, high in (("scale", 1.0), ("ratio", 100.0), ("erasing_scale", 1.0)):
             yield from not_rising(f"{name}.{key}", getattr(self, key), high)
-        yield from outside("[0, 1]", self, name, "hflip", "erasing_prob", "mix_prob", "switch_prob")
+        yield from outside("[0, 1]", self, name, "hflip", "erasing_prob", "mix_prob", "switch_prob", share=True)
         yield from less_than(0, self, name, "mixup_alpha", "cutmix_alpha")
         for i, step in enumerate(self.color):
             yield from step.problems(f"{name}.color[{i}]")
@@ -148,7 +148,7 @@ class Data:
         for name in ("images", "labels"):
             if (subset := getattr(self, name)) is not None:
                 yield from subset.problems(f"data.{name}")
-        yield from outside("[0, 1)", self, "data", "val_fraction")
+        yield from outside("[0, 1)", self, "data", "val_fraction", share=True)
         if self.val_split is not None and self.val_fraction:
             yield Problem("data.val_split", "data.val_fraction holds out images too; set one of the two")
         for name, low in (("mean", 0.0), ("std", LEAST_STD)):
@@ -158,8 +158,7 @@ class Data:
         if (self.mean is None) != (self.std is None):
             present, lacking = ("mean", "std") if self.std is None else ("std", "mean")
             yield Problem(f"data.{present}", f"set data.{lacking} too, or neither")
-        if not 0 < self.eval_crop <= 1:
-            yield Problem("data.eval_crop", f"{self.eval_crop} is not in (0, 1]")
+        yield from outside("(0, 1]", self, "data", "eval_crop", share=True)
         yield from less_than(0, self, "data", "val_seed", "workers", "cache_gb", "device_cache_gb")
         yield from less_than(1, self, "data", "shuffle_window", "repeats", "cache_px")
         yield from less_than(2, self, "data", "folds")

@@ -15,6 +15,7 @@ from vitssl.config.backbones import capabilities, family, num_intermediates
 from vitssl.config.base import ConfigError, Problem, closest, did_you_mean, less_than, not_positive
 from vitssl.config.methods import flow
 from vitssl.config.objectives import active
+from vitssl.words import listed
 
 if TYPE_CHECKING:
     from vitssl.config.run import Run
@@ -79,11 +80,11 @@ class EvalConfig:
         if self.weights == "teacher" and not has_teacher(run):
             yield Problem(f"{name}.weights", "no objective of the Run has a teacher that follows it")
         if self.classifies and not any(objective.classifies for objective in active(run.objectives).values()):
-            yield Problem(
-                f"{name}.type", "the Run has no classify objective, so it predicts no classes; knn and linear look at its features"
-            )
+            advice = f"{listed(OF_FEATURES)} look at its features"
+            yield Problem(f"{name}.type", f"the Run has no classify objective, so it predicts no classes; {advice}")
         if self.classifies and self.weights == "teacher":
-            yield Problem(f"{name}.weights", "the classifier belongs to the student; knn and linear can look at a teacher's features")
+            able = f"{listed(OF_FEATURES)} can look at a teacher's features"
+            yield Problem(f"{name}.weights", f"the classifier belongs to the student; {able}")
 
 
 @dataclass
@@ -163,6 +164,7 @@ class LinearConfig(FeaturesConfig):
 
 
 KINDS: dict[str, type[EvalConfig]] = {"classification": ClassificationConfig, "knn": KnnConfig, "linear": LinearConfig}
+OF_FEATURES = [name for name, kind in KINDS.items() if not kind.classifies]
 
 
 def parse(name: str, fields: dict[str, Any], overrides: Sequence[str] = ()) -> EvalConfig:

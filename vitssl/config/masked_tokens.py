@@ -33,7 +33,7 @@ class MaskedTokens:
         if self.blocks > depth:
             yield Problem(f"{path}.blocks", f"{self.blocks} is more than the backbone's {counted(depth, 'block')}")
         yield from not_positive(self, path, "temperature")
-        yield from outside("[0, 1]", self, path, "mix")
+        yield from outside("[0, 1]", self, path, "mix", share=True)
         yield from inactive_problems(self, path, self.inactive_fields())
 
     def inactive_fields(self) -> dict[str, str]:

@@ -168,6 +168,8 @@ def _meant(value: Any, options: tuple[str, ...]) -> str:
     if not isinstance(value, str):
         return ""
     plain = value.lower().replace("-", "_")
+    if plain in options:
+        return did_you_mean([plain])
     other = VALUES_ALSO_CALLED.get(plain)
     if other not in options and (of_paper := method(value)) is not None:
         return f"; {of_paper.advice}"

@@ -13,6 +13,8 @@ from vitssl.config.data import Data, View
 from vitssl.config.objectives import Objectives, active
 from vitssl.words import counted
 
+FALLING = "schedule: cosine or linear"
+
 
 @dataclass
 class Optim:
@@ -42,7 +44,9 @@ class Optim:
         owners = dict.fromkeys(("momentum", "nesterov"), "name: sgd or lars") if self.name == "adamw" else {"betas": "name: adamw"}
         if self.clip == "none":
             owners["clip_norm"] = "clip: global or tensor"
-        return owners if self.schedule != "constant" else owners | {"min_lr": "schedule: cosine or linear"}
+        if self.schedule == "constant":
+            owners["min_lr"] = FALLING
+        return owners
 
     def problems(self) -> Iterator[Problem]:
         yield from less_than(1, self, "optim", "batch_size")
@@ -60,7 +64,7 @@ class Optim:
 @dataclass
 class Loop:
     epochs: int = 100  # passes over the training images
-    schedule_epochs: Optional[int] = None  # length of the learning rate's schedule, in epochs; null: `epochs`
+    schedule_epochs: Optional[int] = None  # length of all schedules (the learning rate's, a teacher's), in epochs; null: `epochs`
     warmup_epochs: float = 5.0  # epochs in which the learning rate rises linearly
     # true: the schedule begins after the warm-up (MAE); false: at the first step, and the warm-up replaces its first part (timm's default)
     warmup_prefix: bool = True
@@ -98,8 +102,7 @@ class Loop:
         if self.warmup_epochs >= self.horizon:
             reason = f"{self.warmup_epochs:g} leaves none of the {counted(self.horizon, 'epoch')} after the warm-up"
             yield Problem("loop.warmup_epochs", f"{reason}; type loop.warmup_epochs={min(self.horizon - 1, max(1, self.horizon // 10)):g}")
-        if self.ema_decay is not None and not 0 < self.ema_decay < 1:
-            yield Problem("loop.ema_decay", f"{self.ema_decay} is not in (0, 1)")
+        yield from outside("(0, 1)", self, "loop", "ema_decay")
 
 
 @dataclass
@@ -175,7 +178,8 @@ def inactive_fields(run: Run) -> dict[str, str]:
     """{dotted field that has no effect in this Run: what it belongs to}."""
     start = {} if run.init_from else dict.fromkeys(("init_weights", "init_objectives", "init_except"), "init_from")
     warmup = {} if run.loop.warmup_epochs else {"warmup_lr": "loop.warmup_epochs"}
-    parts = {"": start, "optim.": run.optim.inactive_fields() | warmup, "data.": run.data.inactive_fields()}
+    loop = {"warmup_prefix": f"optim.{FALLING}"} if run.optim.schedule == "constant" else {}
+    parts = {"": start, "optim.": run.optim.inactive_fields() | warmup, "loop.": loop, "data.": run.data.inactive_fields()}
     parts |= {f"data.views.{name}.": view.inactive_fields() for name, view in run.data.views.enabled().items()}
     parts |= {f"objectives.{name}.": objective.inactive_fields() for name, objective in active(run.objectives).items()}
     parts |= {f"{path}.": backbone.inactive_fields() for path, backbone in {"backbone": run.backbone, **teachers(run)}.items()}

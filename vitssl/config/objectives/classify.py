@@ -70,7 +70,7 @@ class ClassifyConfig(HeadConfig, ObjectiveConfig):
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from ObjectiveConfig.problems(self, name, run)
-        yield from outside("[0, 1)", self, name, "label_smoothing")
+        yield from outside("[0, 1)", self, name, "label_smoothing", share=True)
         yield from less_than(0, self, name, "init_std")
         yield from self.head_problems(name, run)
         for i, head in enumerate(self.extra_heads):

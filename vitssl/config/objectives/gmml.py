@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Optional
 
 from vitssl.config.backbones import BackboneConfig, family, num_intermediates, stride_px
-from vitssl.config.base import Problem, less_than
+from vitssl.config.base import Problem, less_than, outside
 from vitssl.config.data import view_px
 from vitssl.config.objectives.base import ObjectiveConfig
 
@@ -128,8 +128,7 @@ class GmmlConfig(ObjectiveConfig):
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
-        if not 0 < self.max_side <= 1:
-            yield Problem(f"{name}.max_side", f"{self.max_side} is not in (0, 1]")
+        yield from outside("(0, 1]", self, name, "max_side", share=True)
         yield from self._corruption_problems(name, run)
         yield from less_than(0, self, name, "decoder_layers")
         yield from self._block_problems(name, run)

@@ -60,7 +60,7 @@ class SitConfig(ObjectiveConfig):
         yield from less_than(1, self, name, "out_dim")
         for key in ("gray", "blur", "sides"):
             yield from not_rising(f"{name}.{key}", getattr(self, key), 1.0)
-        yield from outside("[0, 1]", self, name, "noise_area", "alien_area")
+        yield from outside("[0, 1]", self, name, "noise_area", "alien_area", share=True)
         for area in (self.noise_area, self.alien_area):
             if 0 <= area <= 1 and len(self.sides) == 2 and sum(self.sides) > 0 and (count := self.num_rectangles(area)) > MOST_RECTANGLES:
                 yield Problem(
