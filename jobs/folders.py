@@ -24,7 +24,7 @@ from vitssl.config.evals import evals_of
 from vitssl.config.sweep import Arm
 from vitssl.files import hash_file, held, read_json, write_json
 from vitssl.reader import read_whole
-from vitssl.run_folder import DONE, LAST
+from vitssl.run_folder import DONE, ERROR, LAST
 from vitssl.sweep_folder import GRID, SUBMITTING, SWEEP
 from vitssl.version import ROOT, SOURCE, commit
 
@@ -163,6 +163,17 @@ def write_run(job: Job, launch: Launch) -> None:
         "source": str(source),
     }
     write_json(job.folder / "job.json", before | {"evaluation": content} if trained else content)
+
+
+def restate(job: Job) -> None:
+    """Let a run that is done say the evaluators that are asked for now: an attempt at others, that failed or was stopped, may have left
+    those in its `run.yaml`, whose results a report would miss, and its error."""
+    if job.reused is not None or not job.is_done:
+        return
+    known = read_yaml(job.folder / "run.yaml", variables=False)
+    if (now := _evaluated_now(known, dataclasses.asdict(job.run))) != known:
+        save_fields(now, job.folder)
+    (job.folder / ERROR).unlink(missing_ok=True)
 
 
 def _shards_of(run: Run) -> list[str]:

@@ -237,6 +237,8 @@ def _write(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch) -> Non
     reuse.take(linked.jobs, launch.sweep)
     launch.source = folders.snapshot(launch.sweep)
     folders.keep_grid(launch)
+    for job in linked.jobs:
+        folders.restate(job)
     folders.write_sweep(spec, linked, launch)
 
 

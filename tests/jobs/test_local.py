@@ -28,7 +28,8 @@ from jobs.plan.graph import Graph
 from tests.conftest import TINY, sweep_facts
 from tests.jobs.conftest import EXAMPLE, over
 from vitssl import cli, config, sweep_folder, version
-from vitssl.config import nested
+from vitssl.config import nested, read_yaml
+from vitssl.config.merging import save_fields
 from vitssl.files import read_json, write_json
 
 HERE = Path(__file__).parent
@@ -519,6 +520,13 @@ def test_an_evaluator_added_to_a_finished_sweep_is_run_and_nothing_is_trained(tm
     assert (folder / "last.pt").read_bytes() == trained and [path.name for path in Path("runs/e").glob("mae-*")] == [folder.name]
     assert submit.main(["e.yaml", "evals.knn={type: knn, k: 3}", "--executor", "local"]) == 0
     assert "already done" in capfd.readouterr().out
+    # what an attempt leaves that was stopped before it had evaluated
+    fields = read_yaml(folder / "run.yaml")
+    save_fields(fields | {"evals": {"knn": {"type": "knn", "k": 4}}}, folder)
+    write_json(folder / "error.json", {"message": "stopped", "time": 0.0})
+    assert submit.main(["e.yaml", "evals.knn={type: knn, k: 3}", "--executor", "local"]) == 0
+    assert read_yaml(folder / "run.yaml") == fields and not (folder / "error.json").exists()
+    assert "knn, k 3" in capfd.readouterr().out
 
 
 def test_a_folder_that_cannot_be_is_said_in_one_line(local, place, capsys):
