@@ -76,7 +76,7 @@ def _refuse_absent_files(source: str) -> None:
 
 
 def _prepare_evals(run: Run) -> None:
-    """Other shards that evaluators look at: absolute, there, with such a split. Whether classes agree is seen when the run starts."""
+    """Other shards that evaluators look at: absolute, there, with such a split."""
     for name, fields in run.evals.items():
         if fields and fields.get("shards"):
             fields["shards"] = str(Path(fields["shards"]).expanduser().resolve())
@@ -93,6 +93,8 @@ def _refuse_other_source(data: Data) -> None:
         same = _was_built_from(Path(data.shards), data.source)
     except ConfigError as error:
         raise ConfigError(f"{error}; data.source=null uses the shards as they are", "data.source") from None
+    if not same and not is_here(data.source) and not data.source.startswith("torchvision:") and (path := parts(data.source)[1]):
+        raise ConfigError(f"there is no {path}; data.source=null uses the shards as they are", "data.source")
     if not same:
         named, new = index_of(Path(data.shards)).name, build_command(data.source, data.shards)
         raise ConfigError(

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from vitssl.config import ConfigError, Data, Run, classifies, needs_labels, total_steps, unknown
-from vitssl.config.evals import FeaturesConfig, evals_of
+from vitssl.config.evals import evals_of
 from vitssl.data import UNLABELLED
 from vitssl.data.building import findings, paper_counts
 from vitssl.data.index import Index, load_index, named, unwritten
-from vitssl.data.loading.subset import split_of
+from vitssl.data.loading.subset import check_evaluator, split_of
 from vitssl.data.sources import webdatasets
 from vitssl.data.sources.opening import open_source
 from vitssl.words import counted, listed
@@ -80,7 +80,8 @@ def fingerprint(run: Run) -> str | None:
     for field in ("train_split", "test_split") if classifies(run) and run.data.folds is None else ("train_split",):
         for split in named(getattr(run.data, field), index.splits):
             if split not in index.splits:
-                raise ConfigError(f"{folder}: {unknown(split, index.splits)}", f"data.{field}")
+                advice = "; build with ?test=0.2&seed=0, or cross-validate: data.folds=5" if field == "test_split" else ""
+                raise ConfigError(f"{folder}: {unknown(split, index.splits)}{advice}", f"data.{field}")
     if classifies(run) and len(index.classes) == 1:
         reason = f"{folder} has one class, {index.classes[0]!r}: there is nothing to classify; each class needs its own folder"
         raise ConfigError(reason, "data.shards")
@@ -92,18 +93,22 @@ def fingerprint(run: Run) -> str | None:
         left = f"that {' and '.join(thinned)} {'leave' if thinned[1:] else 'leaves'} to train on" if thinned else "to train on"
         reason = f"{run.optim.batch_size} is more than the {counted(images, 'image')} {left}; set it lower, such as {half}"
         raise ConfigError(reason, "optim.batch_size")
-    _check_evals(run)
+    _check_evals(run, index)
     return index.sha256 or None
 
 
-def _check_evals(run: Run) -> None:
-    """An evaluator of features has labelled training images enough to learn from."""
-    for name, evaluator in evals_of(run).items():
-        if isinstance(evaluator, FeaturesConfig):
-            try:
-                evaluator.check_images(image_counts(run)["labelled_images"])
-            except ConfigError as error:
-                raise ConfigError(error.reason, f"evals.{name}.{error.field}") from None
+def _check_evals(run: Run, index: Index) -> None:
+    """The evaluators have images to look at, and to learn from."""
+    evals, key = evals_of(run), f"{_drawn(run)}{run.evals}"
+    if not evals or key in _CHECKED:
+        return
+    parts = split_of(index, run)
+    for name, cfg in evals.items():
+        try:
+            check_evaluator(cfg, index, parts, index_of(Path(cfg.shards)) if cfg.shards else None)
+        except ConfigError as error:
+            raise ConfigError(error.reason, f"evals.{name}.{error.field or ('shards' if cfg.shards else 'split')}") from None
+    _CHECKED.add(key)
 
 
 def describe(run: Run) -> str:
@@ -162,6 +167,7 @@ def _near_duplicates(run: Run, index: Index) -> dict[str, int]:
 
 
 _COUNTED: dict[str, dict[str, int]] = {}
+_CHECKED: set[str] = set()
 
 
 def num_images(run: Run) -> int:
@@ -190,14 +196,19 @@ def images_worked(run: Run) -> float:
     return images_trained(run) + EVALUATED * images_evaluated(run)
 
 
+def _drawn(run: Run) -> str:
+    """What its part of the images follows from."""
+    drawn = run.data.folds is not None or any(subset is not None and subset.redraw for subset in (run.data.images, run.data.labels))
+    return f"{run.data}{needs_labels(run)}{classifies(run)}{run.seed if drawn else None}"
+
+
 def image_counts(run: Run) -> dict[str, int]:
     """A Run's images to train on, those of them with a label, those held out, and those to test on.
 
     Raises:
         ConfigError: as `num_images`.
     """
-    drawn = run.data.folds is not None or any(subset is not None and subset.redraw for subset in (run.data.images, run.data.labels))
-    key = f"{run.data}{needs_labels(run)}{classifies(run)}{run.seed if drawn else None}"
+    key = _drawn(run)
     if key not in _COUNTED:
         index = expected_index(run.data)
         assert index is not None

@@ -50,6 +50,7 @@ def write_index(folder: Path, parts: list[tuple[str, int]], name: str = "digits"
     shards.index_of.cache_clear()
     prepare._was_built_from.cache_clear()
     shards._COUNTED.clear()
+    shards._CHECKED.clear()
 
 
 @pytest.fixture

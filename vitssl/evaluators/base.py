@@ -19,14 +19,12 @@ from vitssl.backbones.base import Features
 from vitssl.checkpoints import pretrained
 from vitssl.config import ConfigError, Run
 from vitssl.config.evals import EvalConfig, FeaturesConfig
-from vitssl.data import UNLABELLED
 from vitssl.data.index import Index, load_index
 from vitssl.data.loading.batch import Batch
 from vitssl.data.loading.loader import EvalLoader
-from vitssl.data.loading.subset import Split
+from vitssl.data.loading.subset import Split, check_evaluator, evaluated
 from vitssl.model import Model
 from vitssl.views import EvalView
-from vitssl.words import few
 
 EVALUATED_AT_ONCE = 128  # images of a rank
 WITHOUT_GRADIENTS = 4  # times as many images as a step of training holds take less memory than that
@@ -94,8 +92,8 @@ class Subject:
             ConfigError: there are no such shards or no such split of them, or they have other classes.
         """
         if (shards, split) not in self._loaders:
-            index, positions, labels = self._images(split, shards)
-            labelled = positions[labels[positions] != UNLABELLED]
+            index, parts = self._data() if shards is None else (load_index(shards), None)
+            labelled, labels = evaluated(index, parts, split, self.classes)
             self._loaders[shards, split] = EvalLoader(
                 index, labelled, labels, self.run.data, batch_size=at_once(self.run),
                 rank=dist.rank(), world_size=dist.world_size(), device=self.device,
@@ -110,29 +108,9 @@ class Subject:
         """
         for name, cfg in evals.items():
             try:
-                _, positions, labels = self._images(cfg.split, cfg.shards)
-                if not (labels[positions] != UNLABELLED).any():
-                    raise ConfigError(f"none of the {len(positions)} images of {cfg.split} has a label to compare with", "split")
-                if isinstance(cfg, FeaturesConfig):
-                    _, positions, labels = self._images("train", None)
-                    cfg.check_images(int((labels[positions] != UNLABELLED).sum()))
+                check_evaluator(cfg, *self._data(), None if cfg.shards is None else load_index(cfg.shards))
             except ConfigError as error:
                 raise named(error, name) from None
-
-    def _images(self, split: str, shards: str | None) -> tuple[Index, np.ndarray, np.ndarray]:
-        if shards is None:
-            index, parts = self._data()
-            own = {"train": parts.train, "val": parts.val, "test": parts.test}
-            unheld = split not in ("train", "test") and split in index.splits and not np.isin(index.where(split), parts.train).any()
-            if split in own and not (unheld and not len(own[split])):
-                if not len(own[split]):
-                    raise ConfigError("there are no such images; data.val_split or data.val_fraction holds out some (val)", "split")
-                return index, own[split], parts.labels if split == "train" else index.label
-        else:
-            index = load_index(shards)
-        if index.classes != self.classes:
-            raise ConfigError(f"{index.folder}: its classes are {few(index.classes)}, and this run was trained on {few(self.classes)}")
-        return index, index.where(split), index.label
 
     @property
     def device(self) -> torch.device:

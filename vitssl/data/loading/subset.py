@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitssl.config import ConfigError, Data, Run, Subset, classifies, needs_labels
+from vitssl.config.evals import EvalConfig, FeaturesConfig
 from vitssl.data import UNLABELLED
 from vitssl.data.index import Index
-from vitssl.words import first_few
+from vitssl.words import few, first_few
 
 
 @dataclass
@@ -31,6 +32,44 @@ class Split:
 def split_of(index: Index, run: Run) -> Split:
     """The images that a Run trains on, and those that it is evaluated with; raises as `train_and_heldout` does."""
     return train_and_heldout(index, run.data, needs_labels(run), classifies(run), run.seed)
+
+
+def evaluated(index: Index, parts: Split | None, split: str, classes: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """The positions of the labelled images of an evaluator's split, and the labels of all images.
+
+    Args:
+        index: of the Run's shards, or of others that the evaluator names.
+        parts: the Run's part of its own shards: train, val and test are as the Run has them; None for others.
+        split: a part, or the name of a split of the shards.
+        classes: the Run's.
+
+    Raises:
+        ConfigError: there is no such split, the Run holds no images out, or other shards have other classes.
+    """
+    own = {} if parts is None else {"train": parts.train, "val": parts.val, "test": parts.test}
+    unheld = split not in ("train", "test") and split in index.splits and not (own and np.isin(index.where(split), own["train"]).any())
+    if parts is not None and split in own and not (unheld and not len(own[split])):
+        positions, labels = own[split], parts.labels if split == "train" else index.label
+        if not len(positions):
+            raise ConfigError("there are no such images; data.val_split or data.val_fraction holds out some (val)", "split")
+    elif index.classes != classes:
+        raise ConfigError(f"{index.folder}: its classes are {few(index.classes)}, and this run was trained on {few(classes)}")
+    else:
+        positions, labels = index.where(split), index.label
+    return positions[labels[positions] != UNLABELLED], labels
+
+
+def check_evaluator(cfg: EvalConfig, index: Index, parts: Split, others: Index | None = None) -> None:
+    """Refuse what would fail after the first epoch; ``others`` is the index of the shards that the evaluator names.
+
+    Raises:
+        ConfigError: as `evaluated`, and where no image has a label to compare with or, for an evaluator of features, to learn from.
+    """
+    looked_at = (index, parts) if others is None else (others, None)
+    if not len(evaluated(*looked_at, cfg.split, index.classes)[0]):
+        raise ConfigError(f"no image of {cfg.split} has a label to compare with", "split")
+    if isinstance(cfg, FeaturesConfig):
+        cfg.check_images(int((parts.labels[parts.train] != UNLABELLED).sum()))
 
 
 def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bool = True, run_seed: int = 0) -> Split:
