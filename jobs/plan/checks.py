@@ -12,7 +12,7 @@ from jobs.plan.sweep import Spec
 from vitssl.config import SIZES, BackboneConfig, ConfigError, active, checkpoint_fields, classifies, dotted, nested
 from vitssl.config import Run as RunConfig
 from vitssl.config.backbones import takes_any_patch
-from vitssl.config.evals import KINDS, evals_of, metric_parts, own_evals
+from vitssl.config.evals import KINDS, METRICS, evals_of, metric_parts, own_evals
 from vitssl.config.methods import flow
 from vitssl.words import note
 
@@ -213,7 +213,9 @@ def check_select(spec: Spec, made: Sequence[Cell]) -> None:
         return
     evaluator, metric = metric_parts(spec.metric)
     if evaluator != "test":
-        reason = f"it is chosen by val/{metric}, of held-out images, which is not measured as {spec.metric} is; set metric: {metric}"
+        reason = f"it is chosen by val/{metric}, of a classifier on held-out images, which is not measured as {spec.metric} is"
+        able = all(classifies(cell.stages[-1].run) for cell in made) and metric in METRICS
+        reason += f"; set metric: {metric}" if able else "; arms that end without objectives.classify have none: leave select out"
         raise ConfigError(reason, "select", spec.place("select"))
     chooses = f"select chooses {' and '.join(spec.select)} by"
     for stage in (cell.stages[-1] for cell in made):

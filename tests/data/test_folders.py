@@ -12,6 +12,7 @@ from vitssl import cli
 from vitssl.config import ConfigError
 from vitssl.data import shards
 from vitssl.data.sources.build_line import build_line
+from vitssl.data.sources.folders import notes
 from vitssl.data.sources.opening import Source, open_source
 
 
@@ -227,6 +228,13 @@ def test_splits_are_known_in_any_case(make_folder, tmp_path, monkeypatch, folder
         open_source(f"folder:{root}?test=0.2&seed=0")
     monkeypatch.chdir(tmp_path)
     assert build_line("pets") == "vitssl shards build folder:pets shards/pets"
+
+
+@pytest.mark.parametrize("train", ["", "train"])
+def test_a_class_that_is_called_almost_as_images_without_labels_is_named(tmp_path, train):
+    flat(tmp_path / "photos" / train, cat=2, unlabeld=2, Unlabeled=2, labelled=2)
+    said = [line for line in notes(str(tmp_path / "photos")) if "class" in line]
+    assert said == ["unlabeld is taken for a class; if its images have no labels, call it unlabeled"]
 
 
 def test_splits_without_classes_are_not_taken_for_classes(tmp_path):

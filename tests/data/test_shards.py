@@ -466,9 +466,13 @@ def test_a_set_without_a_test_split_is_said_to_be_one(make_folder, tmp_path):
     images = sorted(make_folder().rglob("*.png"))[:3]
     (tmp_path / "a.csv").write_text("path,label\n" + "".join(f"{path},pet\n" for path in images))
     build(f"csv:{tmp_path / 'a.csv'}", tmp_path / "out")
-    assert (
-        "warning: there is no split called test; a Run needs data.test_split for its accuracy" in shards.info(tmp_path / "out").splitlines()
-    )
+    (line,) = [line for line in shards.info(tmp_path / "out").splitlines() if line.startswith("warning: there is no split called test")]
+    assert "?test=0.2&seed=0" in line and "data.folds=5" in line
+
+
+def test_the_classes_are_named(make_folder, tmp_path):
+    build(make_folder(train={"cat": 2, "dog": 2}, test={"cat": 1, "dog": 1}), tmp_path / "out")
+    assert "classes  cat, dog" in shards.info(tmp_path / "out").splitlines()
 
 
 def test_shards_do_not_go_among_the_images(make_folder, tmp_path):

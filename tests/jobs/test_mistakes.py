@@ -237,6 +237,12 @@ def test_a_selection_needs_held_out_images_and_a_metric_of_test_images(expand) -
     assert len(expand(*fields, "data.val_fraction=0.1", text=rates).cells) == 4
     with pytest.raises(ConfigError, match=r"^command line: data.val_fraction: .* has none; set data.val_fraction or data.val_split .in"):
         expand(*fields, "data.val_fraction=0", text=rates)
+    pretrains = (
+        "name: p\ndefaults: {data: {shards: shards/digits, val_fraction: 0.1}, evals.knn: {type: knn}}\naxes: {optim.lr: [0.1, 0.2]}\n"
+    )
+    pretrains += "arms: {mae: {stages: {pretrain: {objectives.mae: {}}}}}\nmetric: knn/top1\nselect: [optim.lr]\n"
+    with pytest.raises(ConfigError, match=r"arms that end without objectives\.classify have none: leave select out$"):
+        expand(text=pretrains)
     with pytest.raises(ConfigError, match=r"^command line: select: it is chosen by val/top1, .* as probe/top1 is; set metric: top1$"):
         expand(*fields, "data.val_fraction=0.1", "evals.probe={type: linear}", "metric=probe/top1", text=rates)
     text = rates.replace("{train: {objectives.classify: {}}}", "{train: {objectives.mae: {}}}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import mean
@@ -74,7 +75,7 @@ def doubt(grid: Grid, column: Any) -> str:
         models = [[run for _, run in cell.stages] for cell in done]  # all stages at once: one that is short costs its model little
         shares = [share for runs in models if (share := worked(runs)) is not None]
         if shares and min(shares) < WORKED:
-            return f"the CPU worked on a model of {grid.label(row)} for only {min(shares):.0%} of its training time"
+            return f"the CPU worked on a model of {grid.label(row)} for only {math.floor(100 * min(shares))}% of its training time"
         left = [cores for runs in models if (cores := cores_left(runs)) is not None]
         if left and min(left) < LEFT:
             return f"other programs took {1 - min(left):.0%} of the cores meant for training {grid.label(row)}"

@@ -58,8 +58,10 @@ def differences(grid: Grid) -> Table | None:
             rows.append([*which(grid, row, column), *(_versus(gaps.get(key)) for key in METRICS)])
     if not any(entry.text != DASH for row in rows for entry in row[2:]):
         return None
-    caption = "With 95 % confidence intervals over seeds and test images where runs kept each image's part in a metric, or over folds; not "
-    caption += f"corrected for multiple comparisons. {LOWER_IS_BETTER}"
+    caption = (
+        "From three seeds on with 95 % confidence intervals, over seeds and test images where runs kept each image's part in a metric, or "
+        f"over folds; not corrected for multiple comparisons. {LOWER_IS_BETTER}"
+    )
     header = ["arm", grid.axis_name, *(metric.title for metric in METRICS.values())]
     return Table(f"Other metrics against {grid.baselines()}", header, rows, caption, left=frozenset({0, 1})).trimmed()
 
@@ -181,16 +183,16 @@ def _matrices(grid: Grid) -> list[Matrix]:
 
 def per_class(grid: Grid) -> Table:
     """Recall, precision and F1 of the classes of every model, the lowest recall first; of many classes some."""
+    matrices = _matrices(grid)
     rows = [
         [*m.names, Entry(m.confusion.classes[k]), Entry(f"{m.confusion.counts_KK[k].sum():,.0f}"), *_quality(m.confusion, k)]
-        for m in _matrices(grid)
+        for m in matrices
         for k in np.argsort(m.confusion.recall_K, kind="stable")[:LOWEST]
     ]
     header = ["arm", grid.axis_name, "evaluator", "class", "images", "recall %", "precision %", "F1 %"]
-    caption = (
-        f"The {LOWEST} classes with the lowest recall after the last epoch, pooled over all finished seeds; on the test split, unless "
-        "another evaluator is named."
-    )
+    many = any(len(m.confusion.classes) > LOWEST for m in matrices)
+    shown = f"The {LOWEST} classes with the lowest recall" if many else "All classes, that with the lowest recall first,"
+    caption = f"{shown} after the last epoch, pooled over all finished seeds; on the test split, unless another evaluator is named."
     return Table("Classes", header, rows, caption, left=frozenset({0, 1, 2, 3})).trimmed()
 
 

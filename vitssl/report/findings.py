@@ -89,6 +89,8 @@ def _unselected(grid: Grid) -> str:
     if not axes:
         return ""
     how = "to choose on held-out images, set `select` in the sweep and data.val_fraction"
+    if grid.metric[0] != "test":
+        how = "`select` chooses on held-out images, but only by a classifier's metric, such as top1"
     return f"No best value of {listed(axes)} is named, since choosing it on test images would bias the result; {how}."
 
 

@@ -18,7 +18,11 @@ from vitssl.data.loading import order
 from vitssl.files import hash_file
 from vitssl.words import counted, first_few
 
-MOST_NAMED = 5  # classes that a warning lists
+MOST_NAMED, MOST_LISTED = 5, 12  # classes that a warning, or the table, lists
+WITHOUT_TEST = (
+    "warning: there is no split called test, which accuracy is measured on: hold out a share in another folder of shards (?test=0.2&seed=0 "
+    "behind the source, where it is folder:, csv: or list:), or cross-validate (data.folds=5)"
+)
 
 
 def verify(folder: str | Path, *, workers: int | None = None, progress: bool = True) -> list[str]:
@@ -65,12 +69,13 @@ def info(folder: str | Path) -> str:
     held = [counted(len(index), "image"), counted(len(index.classes), "class", "classes"), counted(len(index.shards), "shard")]
     lines = [
         f"{index.name}: {', '.join(held)}",
+        f"classes  {first_few(index.classes, MOST_LISTED)}",
         f"folder   {index.folder}",
         f"sha256   {index.sha256}",
         f"mean     {' '.join(f'{m:.4f}' for m in index.mean)}   (train, RGB in [0, 1])",
         f"std      {' '.join(f'{s:.4f}' for s in index.std)}",
         *([f"counts   {counts}"] if counts else []),
-        *([] if "test" in index.splits else ["warning: there is no split called test; a Run needs data.test_split for its accuracy"]),
+        *([] if "test" in index.splits else [WITHOUT_TEST]),
         *findings.lines(index),
         *_rare_line(index),
         *_order_line(index),

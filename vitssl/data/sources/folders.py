@@ -10,6 +10,7 @@ import posixpath
 import shlex
 from collections import Counter
 from collections.abc import Iterator
+from difflib import get_close_matches
 from pathlib import Path
 
 from PIL import features
@@ -36,6 +37,7 @@ from vitssl.words import counted, first_few, has_control
 UNREAD = (".heic", ".heif", ".jxl", ".dng", ".cr2", ".nef", ".arw")  # of photos, in formats that are not read
 AVIF = (".avif",) if "avif" in features.modules and features.check("avif") else ()  # from Pillow 11.3 on
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".jp2", *AVIF)
+MISSPELLED = 0.8  # how alike a name is to one that is meant, of 1
 A_FIFTH = {"test": ["0.2"], "seed": ["0"]}
 
 
@@ -200,6 +202,11 @@ def notes(path: str) -> Iterator[str]:
         if others:
             names = f"{train.name}, {' or '.join(HELD_OUT)}, {UNLABELED}"
             yield f"left out, as no splits by their names: {first_few(others)} in {root}; a split is called {names}"
+    classes = root / (of_classes[1] if of_classes[1:] else "")
+    for name in subfolders(classes) if classes.is_dir() else ():
+        alike = name.lower().startswith("un") and get_close_matches(name.lower(), UNLABELED_SPELLINGS, cutoff=MISSPELLED)
+        if alike and spelled(name) != UNLABELED:
+            yield f"{name} is taken for a class; if its images have no labels, call it {UNLABELED}"
     for folder in (root / name for name in of_classes):
         if loose := next(walk_images(folder))[1] if folder.is_dir() else []:
             yield f"left out, in no class's folder: {counted(len(loose), 'image')} in {folder} itself ({first_few(loose)})"
