@@ -168,7 +168,8 @@ def write_run(job: Job, launch: Launch) -> None:
 def restate(job: Job) -> None:
     """Let a run that is done say the evaluators that are asked for now: an attempt at others, that failed or was stopped, may have left
     those in its `run.yaml`, whose results a report would miss, and its error."""
-    if job.reused is not None or not job.is_done:
+    evaluated_later = "evaluation" in read_json(job.folder / "job.json")  # else nobody has changed its `run.yaml`, which takes long to read
+    if job.reused is not None or not evaluated_later or not job.is_done:
         return
     known = read_yaml(job.folder / "run.yaml", variables=False)
     if (now := _evaluated_now(known, dataclasses.asdict(job.run))) != known:
