@@ -183,6 +183,7 @@ def test_the_command_line_evaluates_a_pretraining(folder, capsys, monkeypatch):
         ({"type": "nearest"}, r"evals\.x\.type: 'nearest' is none of classification, knn, linear"),
         ({"type": "knn", "kk": 1}, r"evals\.x\.kk: 'kk' is not known"),
         ({"type": "knn", "k": 0}, r"evals\.x\.k: 0 is less than 1"),
+        ({"type": "knn", "split": "train"}, r"evals\.x\.split: each training image would be its own nearest neighbour; take val or test"),
         ({"type": "knn", "weights": "ema"}, r"evals\.x\.weights: the Run has no averaged weights"),
         ({"type": "knn", "weights": "teacher"}, r"evals\.x\.weights: no objective of the Run has a teacher"),
         ({"type": "knn", "pool": "reg"}, r"evals\.x\.pool: backbone\.name=vit_pico has no reg token"),

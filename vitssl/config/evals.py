@@ -146,6 +146,8 @@ class KnnConfig(FeaturesConfig):
         yield from super().problems(name, run)
         yield from less_than(1, self, name, "k")
         yield from not_positive(self, name, "temperature")
+        if self.split == "train" and self.shards is None:
+            yield Problem(f"{name}.split", "each training image would be its own nearest neighbour; take val or test")
 
 
 @dataclass
