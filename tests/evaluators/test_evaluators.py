@@ -175,6 +175,8 @@ def test_the_command_line_evaluates_a_pretraining(folder, capsys, monkeypatch):
     assert [json.loads(line)["run"] for line in capsys.readouterr().out.splitlines()] == ["run", "run"]
     assert cli.main(["evaluate", str(run)]) == 2
     assert "has no classify objective, so it predicts no classes; knn and linear" in capsys.readouterr().err
+    assert cli.main(["evaluate", str(run), "--set", "k=3"]) == 2
+    assert "k: a field of type knn, and the type is classification" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -182,6 +184,7 @@ def test_the_command_line_evaluates_a_pretraining(folder, capsys, monkeypatch):
     [
         ({"type": "nearest"}, r"evals\.x\.type: 'nearest' is none of classification, knn, linear"),
         ({"type": "knn", "kk": 1}, r"evals\.x\.kk: 'kk' is not known"),
+        ({"type": "knn", "l2": 1.0}, r"evals\.x\.l2: a field of type linear, and the type is knn"),
         ({"type": "knn", "k": 0}, r"evals\.x\.k: 0 is less than 1"),
         ({"type": "knn", "split": "train"}, r"evals\.x\.split: each training image would be its own nearest neighbour; take val or test"),
         ({"type": "knn", "weights": "ema"}, r"evals\.x\.weights: the Run has no averaged weights"),

@@ -179,13 +179,16 @@ def parse(name: str, fields: dict[str, Any], overrides: Sequence[str] = ()) -> E
 
     if not isinstance(fields, dict):
         raise ConfigError(f"{fields!r} is not a set of fields; write {{type: knn}}, or null for off", f"evals.{name}")
-    kind = fields.get("type", "classification")
-    if "type" not in fields and (other := _other_type(name, {*fields, *(word.partition("=")[0] for word in overrides)})):
+    kind, typed = fields.get("type", "classification"), [*fields, *(word.partition("=")[0] for word in overrides)]
+    other = _other_type(name, set(typed))
+    if "type" not in fields and other:
         whole = flow({name: {"type": other, **fields}})
         raise ConfigError(f"the type is missing; write {shlex.quote(f'evals={whole}')}", f"evals.{name}.type")
     if not isinstance(kind, str) or kind not in KINDS:
         meant = did_you_mean(closest(str(kind), list(KINDS)))
         raise ConfigError(f"{kind!r} is none of {', '.join(KINDS)}{meant}", f"evals.{name}.type")
+    if other and (odd := [field for field in typed if field not in vars(KINDS[kind]())]):
+        raise ConfigError(f"a field of type {other}, and the type is {kind}", f"evals.{name}.{odd[0]}")
     return merge(KINDS[kind], fields, list(overrides), field=f"evals.{name}")
 
 
