@@ -36,7 +36,8 @@ def _of_training(folder: Path) -> list[Path]:
 
 def _of_job(folder: Path) -> list[Path]:
     job = read_json(folder / "slurm.json").get("job_id")
-    return list((folder.parent / "submitit" / job).glob("*_log.out")) if job else []
+    submitit = folder.parent / "submitit"  # of its tasks, and of its batch script
+    return [*(submitit / job).glob("*_log.out"), *submitit.glob(f"{job}_log.out")] if job else []
 
 
 def end_of(path: Path) -> str:

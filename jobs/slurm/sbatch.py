@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -67,9 +68,11 @@ class Executor(submitit.SlurmExecutor):
         return jobs
 
     def script(self, count: int) -> str:
-        """The batch script of an array, as submitit would write it."""
+        """The batch script of an array, as submitit would write it, but for the file that it prints to: submitit makes a job's folder after
+        sbatch has returned its number, and a job that starts before that could not open a file in it, and would fail for good."""
         parameters = self.parameters | ({"map_count": count} if count > 1 else {})
-        return submitit.slurm.slurm._make_sbatch_string(command=self._submitit_command_str, folder=self.folder, **parameters)
+        script = submitit.slurm.slurm._make_sbatch_string(command=self._submitit_command_str, folder=self.folder, **parameters)
+        return re.sub(r"(?m)^(#SBATCH --output=.*)/([^/\n]+)/\2_0_log\.out$", r"\1/\2_log.out", script)
 
 
 def of_runs(jobs: list[Job], dependency: str | None, launch: Launch, write: bool) -> Executor:
@@ -130,6 +133,7 @@ def _setup(launch: Launch, listed: Path) -> list[str]:
         f'run=$(sed -n "$((${{SLURM_ARRAY_TASK_ID:-0}} + 1))p" {shlex.quote(str(listed))})',
         # of an array's last element, SLURM_JOB_ID is the whole array's id
         "job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}; job=${job:-$SLURM_JOB_ID}",
+        f'mkdir -p {shlex.quote(str(listed.parent))}/"$job"',  # which submitit may still be about to make, for what srun prints
         f". {shlex.quote(str(launch.source / 'jobs' / 'batch.sh'))}",
     ]
 
@@ -147,7 +151,7 @@ def of_report(launch: Launch, name: str, dependency: str | None, runs: int, limi
     executor.update_parameters(
         job_name=f"{launch.sweep.name}-{name}", time=report_min(runs, limit_min),
         nodes=1, cpus_per_task=1, signal_delay_s=REPORT_WARNING_S,
-        setup=set_up(launch.site, launch.source),
+        setup=[*set_up(launch.site, launch.source), f'mkdir -p {shlex.quote(str(launch.sweep / "submitit"))}/"$SLURM_JOB_ID"'],
         **_common(site, launch, site.report, dependency),
     )  # fmt: skip
     return executor

@@ -14,7 +14,7 @@ import pytest
 
 from jobs import submit
 from jobs.slurm import cluster
-from tests.slurm.commands import TIMED_OUT, is_done, misbehaving_sbatch, sh, wait_for
+from tests.slurm.commands import TIMED_OUT, is_done, misbehaving_sbatch, sh, starts, wait_for
 
 pytestmark = pytest.mark.release
 SWEEP = str(Path(__file__).with_name("standin.yaml"))
@@ -61,6 +61,16 @@ def test_an_sbatch_that_hangs_is_given_up_and_what_was_queued_is_taken_back(stan
     assert error.endswith("; nothing from this submission remains queued")
     wait_for(lambda: not names())
     assert not list(hold.parent.glob("*/slurm.json"))
+
+
+def test_jobs_that_start_before_the_launcher_has_made_their_folders_run(standin, monkeypatch) -> None:
+    """As on a busy login node, or where the file system is slow."""
+    queue = cluster.submit
+    monkeypatch.setattr(cluster, "submit", lambda script: (queue(script), time.sleep(4))[0])
+    sweep = standin("arms=[direct]")
+    folders = [path.parent for path in sweep.glob("*/run.yaml")]
+    wait_for(lambda: all(is_done(folder) for folder in folders))
+    assert {tuple(starts(folder)) for folder in folders} == {(0,)}
 
 
 def test_500_runs_are_checked_and_submitted_in_seconds(standin) -> None:
