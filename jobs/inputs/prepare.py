@@ -70,9 +70,13 @@ def check_images(stages: Iterable[Stage]) -> None:
 
 
 def _refuse_absent_files(source: str) -> None:
-    path = parts(source)[1]
-    if path and not source.startswith("torchvision:") and not is_here(source):
+    if path := _absent(source):
         raise ConfigError(f"there is no {path} to build the shards from", "data.source")
+
+
+def _absent(source: str) -> str:
+    """The path of a source that is not here; empty where it is, or would be downloaded."""
+    return "" if source.startswith("torchvision:") or is_here(source) else parts(source)[1]
 
 
 def _prepare_evals(run: Run) -> None:
@@ -93,7 +97,7 @@ def _refuse_other_source(data: Data) -> None:
         same = _was_built_from(Path(data.shards), data.source)
     except ConfigError as error:
         raise ConfigError(f"{error}; data.source=null uses the shards as they are", "data.source") from None
-    if not same and not is_here(data.source) and not data.source.startswith("torchvision:") and (path := parts(data.source)[1]):
+    if not same and (path := _absent(data.source)):
         raise ConfigError(f"there is no {path}; data.source=null uses the shards as they are", "data.source")
     if not same:
         named, new = index_of(Path(data.shards)).name, build_command(data.source, data.shards)

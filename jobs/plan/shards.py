@@ -80,7 +80,8 @@ def fingerprint(run: Run) -> str | None:
     for field in ("train_split", "test_split") if classifies(run) and run.data.folds is None else ("train_split",):
         for split in named(getattr(run.data, field), index.splits):
             if split not in index.splits:
-                advice = "; build with ?test=0.2&seed=0, or cross-validate: data.folds=5" if field == "test_split" else ""
+                untested = field == "test_split" and "test" not in index.splits
+                advice = "; build with ?test=0.2&seed=0, or cross-validate: data.folds=5" if untested else ""
                 raise ConfigError(f"{folder}: {unknown(split, index.splits)}{advice}", f"data.{field}")
     if classifies(run) and len(index.classes) == 1:
         reason = f"{folder} has one class, {index.classes[0]!r}: there is nothing to classify; each class needs its own folder"

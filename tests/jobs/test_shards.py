@@ -210,6 +210,21 @@ def test_shards_of_a_changed_source_are_refused(expand, place: Path) -> None:
     ) in str(error.value)
 
 
+def test_a_source_that_is_gone_and_is_not_theirs_is_said_to_be(expand, place: Path) -> None:
+    with pytest.raises(ConfigError, match=rf"data\.source: there is no {place}/photo; data\.source=null uses the shards as they are"):
+        expand("data.source=folder:photo", "data.shards=shards/digits")
+
+
+def test_how_to_get_a_test_split_is_said_where_there_is_none(expand, place: Path) -> None:
+    (place / "shards" / "all").mkdir()
+    write_index(place / "shards" / "all", [("train", 1000)])
+    with pytest.raises(ConfigError, match=r"data\.test_split: .*'test' is not known .*; build with \?test=0\.2&seed=0, or cross-validate"):
+        expand("data.source=null", "data.shards=shards/all")
+    with pytest.raises(ConfigError, match=r"'tset' is not known \(did you mean test\?\) \(in") as error:
+        expand("data.test_split=tset")
+    assert "cross-validate" not in str(error.value)
+
+
 def test_facts_count_images_to_test_on_that_are_trained_on(place: Path) -> None:
     folder = place / "shards" / "digits"
     run = Run(data=Data(shards=str(folder)), objectives=Objectives(mae=MaeConfig()))

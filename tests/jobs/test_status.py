@@ -236,7 +236,7 @@ def test_what_cannot_be_shown_is_one_line(sweep: Path, queue, capsys, words: lis
 
 def test_where_no_training_began_the_log_of_the_job_is_shown(sweep: Path, capsys) -> None:
     (sweep / "submitit" / "1").mkdir(parents=True)
-    (sweep / "submitit" / "1" / "1_0_log.out").write_text("no such container\n")
+    (sweep / "submitit" / "1_log.out").write_text("no such container\n")  # of the batch script, beside the folder of its tasks
     assert status.main([str(sweep), "--log", "a-pre"]) == 0
     assert capsys.readouterr().out == "no such container\n"
 

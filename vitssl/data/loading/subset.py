@@ -35,7 +35,7 @@ def split_of(index: Index, run: Run) -> Split:
 
 
 def evaluated(index: Index, parts: Split | None, split: str, classes: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The positions of the labelled images of an evaluator's split, and the labels of all images.
+    """The positions (n,) of the labelled images of an evaluator's split, and the labels (N,) of all images of the index; int64.
 
     Args:
         index: of the Run's shards, or of others that the evaluator names.
