@@ -78,7 +78,7 @@ def target(place: Path) -> tuple[bytes, Callable[[bytes], None]]:
     from tests.report.conftest import make_sweep
     from vitssl import config, report, train
     from vitssl.data import shards
-    from vitssl.report import style
+    from vitssl.report.figures import style
 
     make = {("ssat", 0): {"status": "failed"}, ("sslft", 0): {"status": "waiting"}}
     short = {"objectives.classify": {}, "loop": {"epochs": 4, "warmup_epochs": 0}}

@@ -21,7 +21,7 @@ from vitssl.config.evals import evals_of, pending
 from vitssl.data import shards
 from vitssl.evaluators import Result, Subject, knn
 from vitssl.files import read_events, read_json
-from vitssl.report import curves
+from vitssl.report.figures import curves
 
 MAE = {"objectives.mae": {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}}
 DINO = {

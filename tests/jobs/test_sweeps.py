@@ -22,7 +22,7 @@ from tests.conftest import but_for_a_release
 from tests.shipped import SWEEPS, skip_long
 from vitssl import report, train
 from vitssl.config import Run, Site, identity
-from vitssl.report import style
+from vitssl.report.figures import style
 
 ROOT = Path(__file__).resolve().parents[2]
 

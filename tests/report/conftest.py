@@ -16,9 +16,9 @@ import pytest
 from tests.conftest import sweep_facts
 from vitssl import config
 from vitssl.config import Run, Site
-from vitssl.report import style
-from vitssl.report.collect import collect
-from vitssl.report.grid import Grid, lay_out
+from vitssl.report.figures import style
+from vitssl.report.results.collect import collect
+from vitssl.report.results.grid import Grid, lay_out
 
 SITE = dataclasses.asdict(Site(name="cluster", gpu="RTX A5000", price_per_gpu_hour=0.5, currency="EUR", country="DEU"))
 STAGES = {

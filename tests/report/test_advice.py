@@ -6,14 +6,14 @@ import csv
 
 import pytest
 
-from vitssl.report import spreadsheet
-from vitssl.report.advice import next_steps, recommendation
-from vitssl.report.best import across, best, corrected, level, undecided
-from vitssl.report.collect import collect
-from vitssl.report.findings import headlines, sentences
-from vitssl.report.grid import lay_out
-from vitssl.report.stats import difference, holm
-from vitssl.report.tables import columns, pairs
+from vitssl.report.findings.advice import next_steps, recommendation
+from vitssl.report.findings.sentences import headlines, sentences
+from vitssl.report.pages import spreadsheet
+from vitssl.report.results.best import across, best, corrected, level, undecided
+from vitssl.report.results.collect import collect
+from vitssl.report.results.grid import lay_out
+from vitssl.report.results.stats import difference, holm
+from vitssl.report.tables.differences import columns, pairs
 
 EQUAL = "'axes.cost={given epochs: {}, equal MACs: {equalize: macs, equal_to: ssat}}' for arms of equal cost"
 SEEDS = {"seed": [0, 1, 2]}

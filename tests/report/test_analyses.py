@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from vitssl import report
-from vitssl.report import analyses
-from vitssl.report.collect import collect
-from vitssl.report.grid import lay_out
+from vitssl.report.figures import analyses
+from vitssl.report.results.collect import collect
+from vitssl.report.results.grid import lay_out
 
 
 def leave_attention(run: Path, means: list[float], tokens: tuple[str, ...] = ("cls",), size: int = 69) -> None:

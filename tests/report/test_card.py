@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from vitssl.report import card
+from vitssl.report.pages import card
 
 
 def test_a_card_has_data_recipe_accuracy_with_its_spread_and_costs(sweep) -> None:

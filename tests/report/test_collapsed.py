@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from vitssl.report.collapsed import sentence
-from vitssl.report.collect import collect
-from vitssl.report.findings import findings, sentences
-from vitssl.report.grid import lay_out
+from vitssl.report.findings.collapsed import sentence
+from vitssl.report.findings.sentences import findings, sentences
+from vitssl.report.results.collect import collect
+from vitssl.report.results.grid import lay_out
 
 ADVICE = "Such a pretraining may have collapsed: look at its loss and learning rate before you compare it."
 

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from vitssl.config import ConfigError, Site
-from vitssl.report.collect import collect, read_folder
-from vitssl.report.rows import cost_of
+from vitssl.report.results.collect import collect, read_folder
+from vitssl.report.results.rows import cost_of
 
 
 def test_attempts_and_nodes_add_up(run_folder, emissions_record):

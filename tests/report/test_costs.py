@@ -11,11 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from vitssl.report import costs, latex, main_table, page, pareto, plots, spreadsheet, tables
-from vitssl.report.advice import recommendation
-from vitssl.report.collect import collect
-from vitssl.report.findings import findings, headlines, sentences
-from vitssl.report.grid import lay_out
+from vitssl.report.figures import pareto, plots
+from vitssl.report.findings.advice import recommendation
+from vitssl.report.findings.sentences import findings, headlines, sentences
+from vitssl.report.pages import html, latex, spreadsheet
+from vitssl.report.pages.sections import Report
+from vitssl.report.results import costs
+from vitssl.report.results.collect import collect
+from vitssl.report.results.grid import lay_out
+from vitssl.report.tables import main_table, spending
 
 AXES = {"seed": [0, 1, 2]}
 
@@ -67,9 +71,9 @@ def test_a_table_says_that_its_hours_do_not_compare_the_arms_and_a_papers_leaves
     warning = "Measured hours and energy are not comparable between arms"
     assert main_table.table(doubted).caption.endswith(f"forward and backward. {warning}.")
     assert warning not in main_table.table(doubted, ["accuracy", "training_macs"]).caption
-    assert f"{warning}: one run of ssat took 1.4 times as long as an equal one." in tables.cost(doubted).caption, "the reason stands once"
+    assert f"{warning}: one run of ssat took 1.4 times as long as an equal one." in spending.cost(doubted).caption, "the reason stands once"
     assert f"{warning}." in plots.draw(doubted)["energy_by_component"][0]
-    assert "do not compare" not in tables.cost(believed).caption + plots.draw(believed)["energy_by_component"][0]
+    assert "do not compare" not in spending.cost(believed).caption + plots.draw(believed)["energy_by_component"][0]
     assert latex.for_paper(believed)[0].header[-2:] == ["Wh", "g CO2e"] and "compare" not in main_table.table(believed).caption
     paper, caption = latex.for_paper(doubted)
     assert paper.header == ["arm", "top-1 %", "against scratch", "TMACs of training"] and caption.endswith("; costs of training one model.")
@@ -106,7 +110,7 @@ def test_other_work_leaves_no_less_than_no_core(grid):
 
 
 def test_the_page_on_costs_names_all_that_speaks_against_a_comparison():
-    text = " ".join((Path(costs.__file__).parents[1] / "docs" / "costs.md").read_text().split())
+    text = " ".join((Path(costs.__file__).parents[2] / "docs" / "costs.md").read_text().split())
     assert f"differ by more than a factor of {costs.ALIKE};" in text
     assert f"a CPU worked on the training for less than {100 * costs.WORKED:.0f} % of its time;" in text
     assert f"other work left it less than {100 * costs.LEFT:.0f} % of the cores" in text
@@ -188,10 +192,10 @@ def test_equal_epochs_and_equal_cost_have_a_table_each(sweep):
     said = sentences(findings(laid_out))
     assert any(line.startswith("equal epochs: 2 seeds are too few to tell ssat and scratch apart") for line in said)
     assert any(line.startswith("equal MACs: 2 seeds are too few to tell scratch and ssat apart") for line in said)
-    html = page.html(page.Report(laid_out, {}))
-    assert html.count("<h2>Comparison of arms at equal") == 2
-    assert "ssat, equal MACs" in html and "cost equal" not in html.split("<main>")[1].split("Runs</h2>")[0]
-    assert html.split("<h2>Cost</h2>")[1].split("</section>")[0].count("<table>") == 2  # names of rows are long
+    page = html.html(Report(laid_out, {}))
+    assert page.count("<h2>Comparison of arms at equal") == 2
+    assert "ssat, equal MACs" in page and "cost equal" not in page.split("<main>")[1].split("Runs</h2>")[0]
+    assert page.split("<h2>Cost</h2>")[1].split("</section>")[0].count("<table>") == 2  # names of rows are long
     tex = latex.paper(laid_out)
     assert re.findall(r"caption\{Top-1 \\% on the 10,000 test images of cifar10 at (.*?):", tex) == ["equal epochs", "equal MACs"]
     bodies = [part.split("midrule")[1] for part in tex.split(r"\end{tabular}")[:2]]

@@ -9,12 +9,15 @@ import pytest
 
 from vitssl import report
 from vitssl.config import Site
-from vitssl.report import details, energy, markdown, page, settings, spreadsheet, tables
-from vitssl.report.collect import collect
-from vitssl.report.energy import statement
-from vitssl.report.findings import findings, sentences
-from vitssl.report.grid import lay_out
+from vitssl.report.findings.sentences import findings, sentences
+from vitssl.report.pages import html, markdown, sections, spreadsheet
+from vitssl.report.pages.sections import Report
+from vitssl.report.results import energy
+from vitssl.report.results.collect import collect
+from vitssl.report.results.energy import statement
+from vitssl.report.results.grid import lay_out
 from vitssl.report.table import DASH, Table
+from vitssl.report.tables import details, settings, spending
 
 
 def rows(table: Table) -> list[dict[str, str]]:
@@ -48,10 +51,10 @@ def test_images_to_test_on_that_are_trained_on_are_warned_of(sweep):
     names = "; `vitssl shards info` lists them."
     table = details.data(grid)
     assert table is not None and table.caption.endswith(f"its first 12 digits. {many}{names} {one}{names}")
-    first = page.html(page.Report(grid, {})).split("<main>")
+    first = html.html(Report(grid, {})).split("<main>")
     assert first[0].count('class="warning"') == 1, "one image of ten thousand misleads nobody"
     assert f'Warning: {many}: <a href="#data">details</a>.' in first[0] and 'id="data"' in first[1]
-    text = markdown.markdown(page.Report(grid, {}))
+    text = markdown.markdown(Report(grid, {}))
     assert text.index(f"**Warning:** {many}: see [Data](#data).") < text.index("## Comparison") < text.index("## Data\n")
     assert report.summary(grid.sweep.folder, 300).splitlines()[-1:] == [f"Warning: {many}."]
 
@@ -79,7 +82,7 @@ def test_what_was_trained_elsewhere_is_named_wherever_a_cost_is(sweep):
     grid = lay_out(collect(folder))
     said = " Not counted: the cost of weights trained elsewhere that runs started from (pretrain-s0)."
     table = settings.settings(grid)[0]
-    assert markdown.markdown(page.Report(grid, {})).count(said) == 3  # in all, below the table, and in the sentence for a paper
+    assert markdown.markdown(Report(grid, {})).count(said) == 3  # in all, below the table, and in the sentence for a paper
     assert said in statement(grid.sweep)
     assert rows(table)[0] == {
         "setting": "starts from", "scratch": DASH, "sslft: pretrain": DASH, "sslft: finetune": DASH, "ssat": "pretrain-s0"
@@ -104,7 +107,7 @@ def test_those_without_a_label_are_told_apart(sweep):
 
 def test_images_that_are_all_different_need_no_warning(sweep):
     grid = lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None)))
-    assert "Warning" not in page.html(page.Report(grid, {})) and "Warning" not in report.summary(grid.sweep.folder)
+    assert "Warning" not in html.html(Report(grid, {})) and "Warning" not in report.summary(grid.sweep.folder)
 
 
 def test_stages_that_see_other_images_have_lines_of_their_own(sweep):
@@ -147,7 +150,7 @@ LEFT_OUT = "the notes of sweeps/study.yaml are left out, since they apply to its
     ],
 )
 def test_what_the_command_line_changed(sweep, facts, notes):
-    assert page.notes(lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, **facts)))) == notes
+    assert sections.notes(lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, **facts)))) == notes
 
 
 @pytest.mark.parametrize(
@@ -164,10 +167,10 @@ def test_what_the_command_line_changed(sweep, facts, notes):
 def test_what_was_measured_and_what_modelled(sweep, emissions_record, gpus, source, text):
     make = {("scratch", 0): {"records": [emissions_record(gpus=gpus, cpu_power_source=source)]}}
     laid_out = lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make=make)))
-    caption = tables.cost(laid_out).caption
+    caption = spending.cost(laid_out).caption
     assert text in caption and "memory power was modelled from its size (" in caption
     assert ("NVML" in caption) == bool(gpus)
-    assert "g CO2e tracked" in tables.cost(laid_out).header and "measured" not in " ".join(tables.cost(laid_out).header)
+    assert "g CO2e tracked" in spending.cost(laid_out).header and "measured" not in " ".join(spending.cost(laid_out).header)
 
 
 def two_sites(sweep, emissions_record, currency: str = "EUR"):
@@ -184,13 +187,13 @@ def test_runs_of_two_sites_say_so(sweep, emissions_record):
         "The runs come from 2 sites, each with its carbon intensity and price: "
         "here (0.4 kg CO2e/kWh, 0.5 EUR per GPU-hour): 1 run; there (0.05 kg CO2e/kWh, 2 EUR per GPU-hour): 1 run."
     )
-    assert tables.cost(laid_out).caption.endswith(said)
+    assert spending.cost(laid_out).caption.endswith(said)
     assert said in report.summary(laid_out.sweep.folder, width=200)
     lines = rows(details.runs(laid_out.sweep))
     assert [row["site"].split()[0] for row in lines] == ["here", "there"]
     # 0.25 kWh each
     assert [row["g CO2e"] for row in lines] == ["100", "12.5"]
-    assert rows(tables.cost(laid_out))[0]["EUR"] == "1.25 ± 1.06"
+    assert rows(spending.cost(laid_out))[0]["EUR"] == "1.25 ± 1.06"
 
 
 def test_one_site_needs_no_words(sweep):
@@ -200,6 +203,6 @@ def test_one_site_needs_no_words(sweep):
 
 def test_currencies_are_not_added_up(sweep, emissions_record):
     laid_out = two_sites(sweep, emissions_record, currency="USD")
-    assert not {"EUR", "USD", "money"} & set(tables.cost(laid_out).header)
+    assert not {"EUR", "USD", "money"} & set(spending.cost(laid_out).header)
     assert "EUR" not in sentences(findings(laid_out))[-1] and ",money" in spreadsheet.numbers(laid_out)
     assert energy.sites(laid_out.sweep).endswith("Money is left out, since the currencies differ.")

@@ -7,11 +7,14 @@ import pytest
 
 from vitssl import report
 from vitssl.files import read_json, write_json
-from vitssl.report import card, evaluations, main_table
-from vitssl.report.collect import collect
-from vitssl.report.findings import findings, sentences
-from vitssl.report.grid import lay_out
+from vitssl.report.figures import confusion
+from vitssl.report.findings.sentences import findings, sentences
+from vitssl.report.pages import card
+from vitssl.report.results.collect import collect
+from vitssl.report.results.confusion import confusion as confusion_of
+from vitssl.report.results.grid import lay_out
 from vitssl.report.table import DASH
+from vitssl.report.tables import evaluations, main_table
 
 
 def texts(table) -> list[str]:
@@ -75,7 +78,7 @@ def test_where_there_is_only_what_the_main_table_says_there_is_none(sweep):
 
 def test_confusion_is_the_mean_over_seeds(chain):
     (place,) = lay_out(collect(chain)).models()
-    confusion = evaluations.confusion(place[2], "test")
+    confusion = confusion_of(place[2], "test")
     assert confusion.classes == ["cat", "dog"] and confusion.counts_KK.tolist() == [[2.5, 0.5], [0.5, 0.5]]
     assert confusion.recall_K == pytest.approx([2.5 / 3, 0.5]) and confusion.precision_K == pytest.approx([2.5 / 3, 0.5])
     assert confusion.f1_K == pytest.approx([5 / 6, 1 / 2])
@@ -87,7 +90,7 @@ def test_of_many_classes_the_worst_ten_are_shown_and_no_picture_of_very_many(cha
     for seed in (0, 1):
         predictions(chain / f"ssl-finetune-{seed}", range(101), [0] * 101, [f"class {k}" for k in range(101)])
     grid = lay_out(collect(chain))
-    assert len(evaluations.per_class(grid).rows) == 10 and evaluations.confusion_plot(grid) is None
+    assert len(evaluations.per_class(grid).rows) == 10 and confusion.plot(grid) is None
 
 
 @pytest.mark.usefixtures("all_files")
@@ -156,7 +159,7 @@ def test_a_configured_classifier_has_its_own_classes(chain):
     assert [[entry.text for entry in row[:3]] for row in table.rows] == [
         ["ssl", DASH, "dog"], ["ssl", DASH, "cat"], ["ssl", "other", "dog"], ["ssl", "other", "cat"],
     ]  # fmt: skip
-    _, figure = evaluations.confusion_plot(lay_out(collect(chain)))
+    _, figure = confusion.plot(lay_out(collect(chain)))
     assert [axis.get_title() for axis in figure.axes] == ["ssl", "ssl, other"]
 
 
@@ -167,5 +170,5 @@ def test_every_column_has_its_classes(sweep):
         predictions(folder / f"{arm}-train-birds-0", [0, 1, 2], [0, 0, 2], ["owl", "kite", "gull"])
     shown = [[entry.text for entry in row[:3]] for row in evaluations.per_class(lay_out(collect(folder))).rows if row[0].text == "ssat"]
     assert shown == [["ssat", "pets", "dog"], ["ssat", "pets", "cat"], *(["ssat", "birds", name] for name in ("kite", "owl", "gull"))]
-    _, figure = evaluations.confusion_plot(lay_out(collect(folder)))
+    _, figure = confusion.plot(lay_out(collect(folder)))
     assert [axis.get_title() for axis in figure.axes[:4]] == ["scratch, pets", "ssat, pets", "scratch, birds", "ssat, birds"]

@@ -18,14 +18,16 @@ from tests.shipped import SWEEPS
 from vitssl import report
 from vitssl.config import Run, merge
 from vitssl.config.methods import METHODS
-from vitssl.report import main_table, plots, schedule
-from vitssl.report.advice import next_steps
-from vitssl.report.collect import Cell, RunFolder, Sweep, collect
-from vitssl.report.energy import statement
-from vitssl.report.findings import findings, further, headlines, progress, sentences
-from vitssl.report.grid import lay_out
-from vitssl.report.hyperparameters import fields_between_arms, is_setting, sets_hyperparameters
-from vitssl.report.schedule import images_learned, images_seen, training_macs
+from vitssl.report.figures import plots
+from vitssl.report.findings.advice import next_steps
+from vitssl.report.findings.sentences import findings, further, headlines, progress, sentences
+from vitssl.report.results import schedule
+from vitssl.report.results.collect import Cell, RunFolder, Sweep, collect
+from vitssl.report.results.energy import statement
+from vitssl.report.results.grid import lay_out
+from vitssl.report.results.hyperparameters import fields_between_arms, is_setting, sets_hyperparameters
+from vitssl.report.results.schedule import images_learned, images_seen, training_macs
+from vitssl.report.tables import main_table
 
 THREE = {"scratch": 80.0, "sslft": 81.0, "ssat": lambda at: 82.0 + at["seed"]}
 ROWS = [{"name": "scratch", "row": "Scratch"}, {"name": "sslft", "row": "SSL+FT"}, {"name": "ssat", "row": "SSAT"}]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from vitssl.files import read_json, write_json
-from vitssl.report import energy
-from vitssl.report.collect import collect
-from vitssl.report.energy import statement
-from vitssl.report.findings import findings, sentences
-from vitssl.report.grid import lay_out
+from vitssl.report.findings.sentences import findings, sentences
+from vitssl.report.results import energy
+from vitssl.report.results.collect import collect
+from vitssl.report.results.energy import statement
+from vitssl.report.results.grid import lay_out
 
 GRID = "time,g_per_kwh\n2026-11-23T00:00+00:00,400\n2026-11-23T12:00+00:00,100\n2026-11-24T00:00+00:00,300\n"
 HOURS = {"2026-11-23T11:45": 0.5, "2026-11-23T12:00": 1.0, "2026-11-23T13:30": 0.5}  # kWh of a run

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from vitssl import report
-from vitssl.report.collect import collect
-from vitssl.report.grid import lay_out
+from vitssl.report.results.collect import collect
+from vitssl.report.results.grid import lay_out
 
 AXIS = "objectives.mae.mask_ratio"
 ARMS = [{"name": "scratch", "row": "Scratch"}, {"name": "ssat", "row": "SSAT"}]

@@ -12,16 +12,15 @@ from sklearn.metrics import roc_auc_score
 
 from tests.report.test_evaluations import predictions
 from vitssl.evaluators.metrics import area_under_curve, of_predictions
-from vitssl.report.advice import next_steps, recommendation
-from vitssl.report.best import best
-from vitssl.report.collect import collect
-from vitssl.report.findings import findings, sentences
-from vitssl.report.grid import lay_out
-from vitssl.report.images import PARTS, of_images
-from vitssl.report.kept import Predictions
-from vitssl.report.main_table import table
-from vitssl.report.stats import Difference, OfImages, difference
-from vitssl.report.tables import interval
+from vitssl.report.findings.advice import next_steps, recommendation
+from vitssl.report.findings.sentences import findings, sentences
+from vitssl.report.results.best import best
+from vitssl.report.results.collect import collect
+from vitssl.report.results.grid import lay_out
+from vitssl.report.results.images import PARTS, of_images
+from vitssl.report.results.kept import Predictions
+from vitssl.report.results.stats import Difference, OfImages, difference
+from vitssl.report.tables.main_table import table
 
 PAIRED = "Student's t, paired over 3 seeds"
 NORMAL = scipy.stats.norm.ppf(0.975)
@@ -116,7 +115,7 @@ def test_equal_runs_in_two_rows_are_the_same(sweep):
         predictions(folder / f"ssat-train-{seed}", np.zeros(50, dtype=int), np.where(np.arange(50) < 20 + seed, 0, 1))
     grid = lay_out(collect(folder))
     row = grid.rows[1]
-    assert interval(grid.gap(row, replace(row), None)) == "same in each seed"
+    assert str(grid.gap(row, replace(row), None)) == "same in each seed"
 
 
 def test_more_seeds_are_not_asked_for_where_the_images_are_too_few(sweep):
@@ -216,7 +215,7 @@ def test_its_spread_is_that_of_the_metric_over_other_draws_of_the_images(name, d
     assert low < PARTS[name](saved).std(ddof=1) / sqrt(N) / np.std(again) < high
 
 
-def test_what_another_draw_of_images_does_not_change_has_no_interval():
+def test_what_another_draw_of_images_does_not_change_has_no_str():
     """Always right of one class and never of the other: whatever their shares are in a draw, the mean of the recalls is a half."""
     sure, right = np.ones(100, np.float32), np.arange(100) < 90
     saved = Predictions(["often", "rare"], np.arange(100) // 90, np.zeros(100, dtype=int), sure, right, 1 - right.astype(np.float32))

@@ -13,11 +13,14 @@ import pytest
 from PIL import Image
 
 from vitssl import report
-from vitssl.report import failures, findings, markdown, page, render, seen
-from vitssl.report.blocks import Drawn
-from vitssl.report.collect import collect
-from vitssl.report.findings import further, headlines, sentences
-from vitssl.report.grid import lay_out
+from vitssl.report.findings import sentences as findings
+from vitssl.report.findings.sentences import further, headlines, sentences
+from vitssl.report.pages import html, markdown, render
+from vitssl.report.pages.sections import Drawn, Report
+from vitssl.report.results import seen
+from vitssl.report.results.collect import collect
+from vitssl.report.results.failures import failures
+from vitssl.report.results.grid import lay_out
 from vitssl.report.table import Entry, Table, figure
 
 ARMS = [{"name": "scratch", "row": "Scratch"}, {"name": "sslft", "row": "SSL+FT"}, {"name": "ssat", "row": "SSAT"}]
@@ -30,9 +33,9 @@ def three(sweep):
     return lambda seeds=(0, 1), **kwargs: sweep(top1, {"seed": list(seeds)}, **{"columns": None, "arms": ARMS, **kwargs})
 
 
-def made(folder: Path) -> page.Report:
+def made(folder: Path) -> Report:
     """Without plots, which take the longest."""
-    return page.Report(lay_out(collect(folder)), {})
+    return Report(lay_out(collect(folder)), {})
 
 
 def headings(text: str) -> list[str]:
@@ -52,14 +55,14 @@ def test_tables_of_equal_epochs_and_equal_cost_stand_below_each_other(sweep):
     """In one place of the grid, in which several sections would cover each other."""
     equal = {"all": None, "axes": {"cost": {"equal MACs": {"quantity": "macs", "reference": "ssat"}}}}
     axes = {"cost": ["equal epochs", "equal MACs"], "seed": [0, 1]}
-    text = page.html(made(sweep({"scratch": 80.0, "ssat": 82.0}, axes, columns=None, equal=equal)))
+    text = html.html(made(sweep({"scratch": 80.0, "ssat": 82.0}, axes, columns=None, equal=equal)))
     assert text.count('class="main"') == 1
     assert headings(text)[1:3] == ["Comparison of arms at equal epochs", "Comparison of arms at equal MACs"]
 
 
 def test_of_several_columns_costs_and_sizes_are_apart_and_fit_a_page(sweep):
     folder = sweep({"scratch": 80.0, "ssat": 82.0}, {"data": ["x", "y"], "seed": [0, 1]})
-    section = page.html(made(folder)).split("<h2>Cost</h2>")[1].split("</section>")[0]
+    section = html.html(made(folder)).split("<h2>Cost</h2>")[1].split("</section>")[0]
     heads = [re.findall(r'scope="col">(.*?)</th>', table.split("</thead>")[0]) for table in section.split("<table>")[1:]]
     assert [head[:2] for head in heads] == [["arm", "data"]] * 2
     assert heads[0][2:4] == ["TMACs of training", "against scratch"] and heads[1][2] == "M\N{NO-BREAK SPACE}parameters, training"
@@ -69,9 +72,9 @@ def test_what_no_room_is_for_at_first_stands_below(three, monkeypatch):
     grid = lay_out(collect(three()))
     everything = headlines(grid) | further(grid)
     assert sentences(everything) == sentences(findings.findings(grid))
-    assert "Further findings" not in headings(page.html(made(three()))) or further(grid)
+    assert "Further findings" not in headings(html.html(made(three()))) or further(grid)
     monkeypatch.setattr(findings, "MOST_SUBJECTS", 2)
-    assert headlines(grid) == dict(list(everything.items())[:2]) and "Further findings" in headings(page.html(made(three())))
+    assert headlines(grid) == dict(list(everything.items())[:2]) and "Further findings" in headings(html.html(made(three())))
 
 
 def test_markdown_has_the_same_order(three):
@@ -88,7 +91,7 @@ def test_markdown_has_the_same_order(three):
 
 def test_arms_go_by_their_rows_and_folders_by_their_links(three):
     folder = three()
-    text = page.html(made(folder))
+    text = html.html(made(folder))
     tables = text.split("Runs</h2>")[0]
     assert "SSL+FT" in tables and "sslft" not in tables
     links = re.findall(r'<a href="(\.\./[^"]+/)">', text)
@@ -117,7 +120,7 @@ def test_numbers_have_their_value_and_names_have_none():
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium here to run the page's script")
 def test_a_click_sorts_by_the_column_and_another_one_turns_it_round(three, tmp_path):
     """Largest first, and what has no number last."""
-    text = page.html(made(three()))
+    text = html.html(made(three()))
     for clicks, expected in ((1, ["SSAT", "SSL+FT", "Scratch"]), (2, ["SSL+FT", "SSAT", "Scratch"])):
         click = "document.querySelectorAll('.main thead th')[%d].click();"
         columns = re.findall(r"<th[^>]*>(.*?)</th>", text.split('class="main"')[1].split("</thead>")[0])
@@ -133,7 +136,7 @@ def test_a_click_sorts_by_the_column_and_another_one_turns_it_round(three, tmp_p
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium here to run the page's script")
 def test_a_table_that_is_wider_than_a_phone_says_that_it_scrolls(three, tmp_path):
     """The interval has a line of its own there, and rows keep their names in sight."""
-    text = page.html(made(three(name="wide", seeds=[0, 1, 2])))
+    text = html.html(made(three(name="wide", seeds=[0, 1, 2])))
     assert '<span class="interval">[+0.' in text and "position: sticky" in text
     (tmp_path / "page.html").write_text(text)
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom"]
@@ -145,8 +148,8 @@ def test_a_table_that_is_wider_than_a_phone_says_that_it_scrolls(three, tmp_path
 
 def layout(sweep, drawn: tuple[str, ...], **kwargs) -> str:
     """The classes of what comes first, with plots of these names."""
-    report_of = page.Report(lay_out(collect(sweep(**kwargs))), {name: Drawn("words", '<svg width="300pt"></svg>') for name in drawn})
-    return re.search(r'<div class="first ?(.*?)">', page.html(report_of))[1]
+    report_of = Report(lay_out(collect(sweep(**kwargs))), {name: Drawn("words", '<svg width="300pt"></svg>') for name in drawn})
+    return re.search(r'<div class="first ?(.*?)">', html.html(report_of))[1]
 
 
 def test_plots_stand_beside_a_table_that_leaves_room(sweep):
@@ -159,20 +162,24 @@ def test_plots_stand_beside_a_table_that_leaves_room(sweep):
 # -------------------------------------------------------------------------------------------------------------- failures
 
 
+def told(folder: Path) -> list[str]:
+    return list(map(str, failures(collect(folder))))
+
+
 def test_failed_runs_stand_with_their_first_error(three):
     folder = three(make={("ssat", 1): {"status": "failed"}})
     error = folder / "ssat-train-1" / "error.json"
     error.write_text(json.dumps({"message": "RuntimeError: <out of memory>", "time": 0.0, "details": 'File "train.py", line 3\n<boom>'}))
-    text = page.html(made(folder))
+    text = html.html(made(folder))
     assert headings(text)[2] == "What failed"
     section = text.split("What failed</h2>")[1].split("</section>")[0]
     assert "RuntimeError: &lt;out of memory&gt;" in section and "&lt;boom&gt;" in section and 'href="../ssat-train-1/"' in section
-    assert failures.lines(collect(folder)) == ["ssat-train-1: RuntimeError: <out of memory>"]
+    assert told(folder) == ["ssat-train-1: RuntimeError: <out of memory>"]
     assert "ssat-train-1: RuntimeError: <out of memory>" in markdown.markdown(made(folder))
 
 
 def test_where_nothing_failed_nothing_is_said_of_it(three):
-    assert "What failed" not in page.html(made(three()))
+    assert "What failed" not in html.html(made(three()))
 
 
 def test_of_several_attempts_the_first_error_is_shown_and_the_last_where_it_differs(sweep):
@@ -181,10 +188,10 @@ def test_of_several_attempts_the_first_error_is_shown_and_the_last_where_it_diff
     history = [failure | {"attempt": attempt} for attempt, failure in enumerate(history)]
     (folder / "ssat-train-0" / "errors.jsonl").write_text("".join(json.dumps(failure) + "\n" for failure in history))
     said = "ssat-train-0: disk is full; the last attempt: loss is not finite at step 70 (optim.lr)"
-    assert failures.lines(collect(folder)) == [said]
-    assert "File a.py" in failures.html(collect(folder))
+    assert told(folder) == [said]
+    assert "File a.py" in html.html(made(folder))
     (folder / "ssat-train-0" / "errors.jsonl").write_text(json.dumps(history[1]) + "\n")
-    assert failures.lines(collect(folder)) == ["ssat-train-0: loss is not finite at step 70 (optim.lr)"]
+    assert told(folder) == ["ssat-train-0: loss is not finite at step 70 (optim.lr)"]
 
 
 def test_ranks_that_fail_differently_are_one_attempt(sweep):
@@ -196,13 +203,13 @@ def test_ranks_that_fail_differently_are_one_attempt(sweep):
         lines = [json.dumps({"message": message, "attempt": attempt}) for attempt, message in history]
         (run / "errors.jsonl").write_text("".join(f"{line}\n" for line in lines))
         (run / "error.json").write_text(lines[-1])
-        return failures.lines(collect(folder))
+        return told(folder)
 
     assert said((0, "disk is full"), (0, "connection closed")) == ["ssat-train-0: disk is full"]
     last = "ssat-train-0: disk is full; the last attempt: out of memory"
     assert said((0, "disk is full"), (1, "out of memory"), (1, "connection closed")) == [last]
     (run / "error.json").write_text(json.dumps({"message": "no space left", "attempt": 2}))  # nor was there for a line
-    assert failures.lines(collect(folder)) == ["ssat-train-0: disk is full; the last attempt: no space left"]
+    assert told(folder) == ["ssat-train-0: disk is full; the last attempt: no space left"]
 
 
 # -------------------------------------------------------------------------------------------------------------- pictures
@@ -220,7 +227,7 @@ def test_runs_that_saw_the_same_share_one_picture(three):
     picture(folder / "ssat-train-0" / "views-local.png", 1)
     found = [view.caption for view in seen.pictures(lay_out(collect(folder)), "views")]
     assert found == ["main: Scratch, SSL+FT: finetune and SSAT", "main: SSL+FT: pretrain", "local: SSAT"]
-    text = page.html(made(folder))
+    text = html.html(made(folder))
     assert text.count("<img ") == 3 and text.count("data:image/png;base64,") == 3
 
 
@@ -230,7 +237,7 @@ def test_reconstructions_name_their_rows_and_large_pictures_are_packed(three):
     (found,) = seen.pictures(lay_out(collect(folder)), "reconstructions", seen.ROWS)
     assert found.caption == "mae: SSAT" and found.rows == ("seen", "given back", "image")
     assert found.uri().startswith("data:image/webp;base64,") and len(found.uri()) < found.path.stat().st_size
-    text = page.html(made(folder))
+    text = html.html(made(folder))
     assert "<span>given back</span>" in text and "Reconstructions" in headings(text)
 
 
@@ -242,5 +249,5 @@ def test_columns_are_named_where_there_are_several(sweep):
 
 
 def test_runs_of_before_there_were_pictures_have_a_report(three):
-    text = page.html(made(three()))
+    text = html.html(made(three()))
     assert "What training saw" not in headings(text) and "<img " not in text

@@ -12,14 +12,17 @@ import pytest
 
 from vitssl import cli, report
 from vitssl.config import ConfigError
-from vitssl.report import latex, main_table, plots, render, spreadsheet, tables, units
-from vitssl.report.collect import collect
-from vitssl.report.energy import statement
-from vitssl.report.grid import lay_out
-from vitssl.report.latex import tex
-from vitssl.report.rows import cost_of
-from vitssl.report.schedule import training_macs
+from vitssl.report import units
+from vitssl.report.figures import plots
+from vitssl.report.pages import latex, render, spreadsheet
+from vitssl.report.pages.latex import tex
+from vitssl.report.results.collect import collect
+from vitssl.report.results.energy import statement
+from vitssl.report.results.grid import lay_out
+from vitssl.report.results.rows import cost_of
+from vitssl.report.results.schedule import training_macs
 from vitssl.report.table import DASH, Entry, Table, figure, signed
+from vitssl.report.tables import differences, main_table, spending
 
 ARTICLE = r"""\documentclass[twocolumn]{article}
 \usepackage[utf8]{inputenc}
@@ -158,7 +161,7 @@ def test_pages_have_three_digits_and_the_spreadsheet_base_units(sweep, emissions
 
 @pytest.mark.parametrize("width", [40, 60, 80, 130])
 def test_no_line_is_wider_than_the_terminal(grid_3, width):
-    shown = [main_table.table(grid_3), tables.differences(grid_3), tables.cost(grid_3)]
+    shown = [main_table.table(grid_3), differences.differences(grid_3), spending.cost(grid_3)]
     text = render.terminal(shown, ["A sentence of many words that is longer than a narrow terminal is wide, so that it breaks."], width)
     lines = text.splitlines()
     assert all(len(line) <= width for line in lines)

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from vitssl import report
-from vitssl.report import evaluations, plots
-from vitssl.report.collect import collect
-from vitssl.report.grid import lay_out
-from vitssl.report.page import compared
+from vitssl.report.figures import plots
+from vitssl.report.pages.sections import compared
+from vitssl.report.results.collect import collect
+from vitssl.report.results.grid import lay_out
+from vitssl.report.tables import evaluations
 
 VOID = {"input", "meta", "br", "path", "use", "wbr"}
 

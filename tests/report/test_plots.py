@@ -13,9 +13,10 @@ from matplotlib.figure import Figure
 from tests.report.conftest import STAGES
 from tests.report.test_analyses import leave_attention
 from vitssl import report
-from vitssl.report import analyses, css, curves, pareto, plots, style
-from vitssl.report.collect import collect
-from vitssl.report.grid import lay_out
+from vitssl.report.figures import analyses, curves, pareto, plots, style
+from vitssl.report.pages import css
+from vitssl.report.results.collect import collect
+from vitssl.report.results.grid import lay_out
 
 COLOURS = dict(zip(("Scratch", "SSL+FT", "SSAT"), style.COLOURS, strict=False))
 ARMS = [{"name": "scratch", "row": "Scratch"}, {"name": "sslft", "row": "SSL+FT"}, {"name": "ssat", "row": "SSAT"}]

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from vitssl import report
-from vitssl.report import details, main_table, selection, spreadsheet
-from vitssl.report.collect import collect
-from vitssl.report.findings import findings, sentences
-from vitssl.report.grid import Grid, lay_out
+from vitssl.report.findings.sentences import findings, sentences
+from vitssl.report.pages import spreadsheet
+from vitssl.report.results.collect import collect
+from vitssl.report.results.grid import Grid, lay_out
 from vitssl.report.table import DASH, MINUS, PUBLISHED
+from vitssl.report.tables import details, main_table, selection
 
 AXES = {"data": ["flowers"], "optim.lr": [0.1, 0.2], "optim.weight_decay": [0.0, 0.05], "seed": [0, 1]}
 SELECT = ["optim.lr", "optim.weight_decay"]

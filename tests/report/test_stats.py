@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t, ttest_ind, ttest_rel
 
-from vitssl.report.stats import Difference, OfImages, difference, holm, std
+from vitssl.report.results.stats import Difference, OfImages, difference, holm, std
 
 
 def test_std_divides_by_n_minus_one():

@@ -12,12 +12,13 @@ import pytest
 from tests.report.conftest import SITE
 from vitssl import report
 from vitssl.config import Site
-from vitssl.report import details, latex, main_table, spreadsheet, tables
-from vitssl.report.collect import collect
-from vitssl.report.findings import findings, progress, sentences
-from vitssl.report.grid import Grid, lay_out
-from vitssl.report.settings import _text, provenance, settings
+from vitssl.report.findings.sentences import findings, progress, sentences
+from vitssl.report.pages import latex, spreadsheet
+from vitssl.report.results.collect import collect
+from vitssl.report.results.grid import Grid, lay_out
 from vitssl.report.table import BAD, DASH, MINUS, PUBLISHED, Table, number
+from vitssl.report.tables import details, differences, evaluations, main_table, spending
+from vitssl.report.tables.settings import _text, provenance, settings
 
 
 def texts(table: Table) -> dict[str, list[str]]:
@@ -48,7 +49,7 @@ def test_table_3_beside_the_papers_numbers(grid_3):
 
 def test_cost_of_a_chain_is_the_sum_of_its_stages(grid_3):
     """A stage of 50 epochs took half an hour: 125 Wh, 50 g at 0.4 kg/kWh; the estimate is 0.5 x 230 x 0.432 = 49.7."""
-    table, sizes = models(tables.cost(grid_3)), models(main_table.size(grid_3))
+    table, sizes = models(spending.cost(grid_3)), models(main_table.size(grid_3))
     assert table["(1) SSL+FT", "cifar100"][2:7] == ["1.00 ± 0.00", "250 ± 0", "100 ± 0", "99.4 ± 0.0", "0.500 ± 0.000"]
     assert sizes["(1) SSL+FT", "cifar100"] == ["5.85 + 5.53", "5.53", "14.2", "0.426 + 1.26", "1.26", "4,000"]
     assert sizes["Ours", "cifar10"][:5] == ["5.85", "5.53", "14.2", "1.68", "1.26"]
@@ -70,7 +71,7 @@ def two_columns(sweep, emissions_record, **kwargs) -> Grid:
 def test_size_and_cost_are_of_one_column(sweep, emissions_record):
     """Means over the seeds of a column, never over columns: 82 h x 0.25 kWh = 20.5 kWh; x 0.4 = 8.2 kg; 82 x 0.230 x 0.432 = 8.15 kg."""
     grid = two_columns(sweep, emissions_record)
-    table = tables.cost(grid)
+    table = spending.cost(grid)
     assert table.header[2:5] == ["TMACs of training", "against scratch", "GPU-hours"]
     assert [[e.text for e in row[:2]] for row in table.rows] == [
         ["scratch", "cifar10"], ["ssat", "cifar10"], ["scratch", "imagenet"], ["ssat", "imagenet"]
@@ -85,13 +86,13 @@ def test_size_and_cost_are_of_one_column(sweep, emissions_record):
 @pytest.mark.parametrize("columns, axes", [(None, {"seed": [0]}), ("data", {"data": ["cifar10"], "seed": [0]})])
 def test_one_column_is_not_named_in_every_row(sweep, columns, axes):
     laid_out = lay_out(collect(sweep({"scratch": 80.0}, axes, columns=columns)))
-    assert tables.cost(laid_out).header[:2] == ["arm", "TMACs of training"]
-    assert details.costs(laid_out).header[:2] == ["arm", "stage"]
+    assert spending.cost(laid_out).header[:2] == ["arm", "TMACs of training"]
+    assert spending.by_stage(laid_out).header[:2] == ["arm", "stage"]
 
 
 def test_differences_are_paired_over_seeds(grid_3):
     """ssat - scratch is 91.65 - 79.47 = 12.18 at every seed, which is no interval of no width."""
-    table = tables.differences(grid_3)
+    table = differences.differences(grid_3)
     assert table.title == "Difference from Scratch" and "Scratch" not in texts(table)
     assert texts(table)["Ours"] == ["+12.18 in each seed", "+14.53 in each seed", "Student's t, paired over 3 seeds"]
 
@@ -142,7 +143,7 @@ def test_an_arm_may_have_a_baseline_of_its_own(sweep):
 
 
 def test_details_show_every_stage_and_the_papers_count(grid_3):
-    table = details.costs(grid_3)
+    table = spending.by_stage(grid_3)
     rows = [[e.text for e in row] for row in table.rows if row[0].text == "(1) SSL+FT" and row[1].text == "cifar10"]
     assert [row[2] for row in rows] == ["pretrain", "finetune", "all"]
     assert [row[3] for row in rows] == ["426 MMACs (mae)", "1.26 GMACs (classify)", DASH]
@@ -152,7 +153,7 @@ def test_details_show_every_stage_and_the_papers_count(grid_3):
 
 
 def test_published_costs_without_a_column_stand_apart(grid_3):
-    table = details.published_costs(grid_3)
+    table = spending.published(grid_3)
     assert texts(table)["Ours"] == ["1.67", "78", "7.55"]
     assert all(entry.kind == PUBLISHED for row in table.rows for entry in row[1:])
 
@@ -163,7 +164,7 @@ PRINTED = {"gmacs": "1.67", "gpu_hours": 78, "kg_co2e": 7.55, "column": "imagene
 def test_published_costs_stand_beside_their_column(sweep, emissions_record):
     """SSAT's two passes are 1.258 + 0.426 GMACs; 82 h, 8.15 kg by the estimate and 8.20 kg measured are imagenet's alone."""
     arms = [{"name": "scratch", "row": "Scratch"}, {"name": "ssat", "row": "Ours", "published_cost": PRINTED}]
-    table = details.published_costs(two_columns(sweep, emissions_record, arms=arms))
+    table = spending.published(two_columns(sweep, emissions_record, arms=arms))
     assert texts(table) == {"Ours": ["imagenet", "1.67", "1.68", "78", "82.0", "7.55", "8.15", "8.20"]}
     assert [name for name, entry in zip(table.header, table.rows[0], strict=True) if entry.kind == PUBLISHED] == [
         "GMACs, paper", "GPU-hours, paper", "kg CO2e, paper"
@@ -176,7 +177,7 @@ def test_published_costs_wait_for_their_column(sweep):
     make = {("ssat", "imagenet", 0): {"status": "running"}}
     axes = {"data": ["cifar10", "imagenet"], "seed": [0]}
     laid_out = lay_out(collect(sweep({"ssat": 90.0}, axes, make=make, arms=[{"name": "ssat", "published_cost": PRINTED}])))
-    table = details.published_costs(laid_out)
+    table = spending.published(laid_out)
     assert texts(table) == {"ssat": ["imagenet", "1.67", "78", "7.55"]}
 
 
@@ -216,7 +217,7 @@ def test_an_empty_sweep(sweep):
     make = {("ssat", "cifar10", 0): {"skip": True}}
     laid_out = lay_out(collect(sweep({"ssat": 1.0}, {"data": ["cifar10"], "seed": [0]}, make=make)))
     assert texts(main_table.table(laid_out)) == {"ssat": ["waiting (1)"]}
-    assert tables.cost(laid_out).rows == details.costs(laid_out).rows == []
+    assert spending.cost(laid_out).rows == spending.by_stage(laid_out).rows == []
     assert findings(laid_out) == {} and progress(laid_out.sweep) == "0 of 1 run is done; 1 waiting."
 
 
@@ -269,7 +270,7 @@ def test_other_readings_carry_their_name_only_there(sweep):
     done = {"selected": {"top1": 79.0, "epoch": 40}, "val": {"top1": 81.0}}
     make = {("ssat", "cifar10", 0): {"done": done}}
     laid_out = lay_out(collect(sweep({"ssat": 80.0}, {"data": ["cifar10"], "seed": [0]}, make=make)))
-    table = tables.readings(laid_out)
+    table = evaluations.readings(laid_out)
     assert table.header == ["arm", "top-1 at the best validation epoch", "best on the TEST set"]
     assert texts(table) == {"ssat": ["79.00", "80.30"]}
     assert "80.30" not in str(texts(main_table.table(laid_out)))
@@ -439,16 +440,16 @@ def test_every_pair_of_arms_is_there_where_there_are_few(sweep):
     top1 = {"scratch": 70.0, "sslft": lambda at: 80.0 + at["seed"], "ssat": lambda at: 90.0 + 2 * at["seed"]}
     folder = sweep(top1, {"seed": [0, 1, 2]}, columns=None)
     grid = lay_out(collect(folder))
-    (table,) = tables.pairs(grid)
+    (table,) = differences.pairs(grid)
     scratch, sslft, ssat = ([entry.text for entry in line[1:]] for line in table.rows)
     assert scratch[0] == sslft[1] == ssat[2] == DASH and table.header == ["arm", "scratch", "sslft", "ssat"]
-    assert ssat[0] == tables.interval(grid.against_baseline(grid.rows[2], None)) and ssat[1].startswith("+11.00 [")
+    assert ssat[0] == str(grid.against_baseline(grid.rows[2], None)) and ssat[1].startswith("+11.00 [")
     assert sslft[2] == ssat[1].replace("+11.00", "\N{MINUS SIGN}11.00").replace(
         "[+8.52, +13.48]", "[\N{MINUS SIGN}13.48, \N{MINUS SIGN}8.52]"
     )
     assert "Arms against each other" in report.write(folder).read_text()
     two = sweep({"scratch": 70.0, "ssat": 80.0}, {"seed": [0, 1, 2]}, columns=None, name="two")
-    assert tables.pairs(lay_out(collect(two))) == [], "the difference from the baseline is all"
+    assert differences.pairs(lay_out(collect(two))) == [], "the difference from the baseline is all"
 
 
 def test_a_paper_has_what_a_table_of_several_columns_has_no_room_for(sweep):

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from tests.report.test_evaluations import predictions
-from vitssl.report.collect import collect
-from vitssl.report.findings import findings, sentences
-from vitssl.report.grid import lay_out
-from vitssl.report.unfinished import sentence
+from vitssl.report.findings.sentences import findings, sentences
+from vitssl.report.findings.unfinished import sentence
+from vitssl.report.results.collect import collect
+from vitssl.report.results.grid import lay_out
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from vitssl.analysis.base import Numbers, Sample
 from vitssl.atomic import replacing
 from vitssl.config import ConfigError
 from vitssl.files import write_json
-from vitssl.report import analyses
+from vitssl.report.figures import analyses
 from vitssl.trained import Trained
 
 KINDS: dict[str, Callable[[Trained, Sample], Numbers]] = {

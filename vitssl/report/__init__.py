@@ -1,31 +1,26 @@
-"""Reports of sweeps: tables, plots and a page, from run folders alone."""
+"""Reports of sweeps: tables, plots and a page, from run folders alone.
+
+results/    what the runs did, and the numbers that follow: seeds gathered in a grid, means, intervals, costs
+tables/     these as tables, without a word of how one looks
+figures/    as plots
+findings/   as sentences: which arm is best, what to take, what would decide
+pages/      the sections of a report, and all of it as HTML, Markdown, LaTeX, CSV and a model card
+table       what a table is; `units`: in which units its figures are shown
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from vitssl.config import ConfigError
-from vitssl.report import (
-    analyses,
-    blocks,
-    details,
-    energy,
-    evaluations,
-    failures,
-    latex,
-    main_table,
-    markdown,
-    page,
-    plots,
-    render,
-    selection,
-    spreadsheet,
-    style,
-    tables,
-)  # fmt: skip
-from vitssl.report.collect import collect
-from vitssl.report.findings import further, headlines, progress, sentences
-from vitssl.report.grid import lay_out
+from vitssl.report.figures import analyses, plots, style
+from vitssl.report.findings.sentences import further, headlines, progress, sentences
+from vitssl.report.pages import html, latex, markdown, render, spreadsheet
+from vitssl.report.pages.sections import Drawn, Report
+from vitssl.report.results import energy, failures
+from vitssl.report.results.collect import collect
+from vitssl.report.results.grid import lay_out
+from vitssl.report.tables import details, evaluations, main_table, selection, spending
 from vitssl.words import note
 
 __all__ = ["summary", "write"]
@@ -57,15 +52,15 @@ def write(sweep_folder: str | Path, columns: list[str] | None = None) -> Path:
     for figure in (path for kind in style.KINDS for path in folder.glob(f"*.{kind}")):
         if figure.stem not in drawn:
             figure.unlink()  # of an earlier report
-    made = {name: blocks.Drawn(caption, style.save(figure, folder / name)) for name, (caption, figure) in drawn.items()}
-    report = page.Report(laid_out, made, columns)
+    made = {name: Drawn(caption, style.save(figure, folder / name)) for name, (caption, figure) in drawn.items()}
+    report = Report(laid_out, made, columns)
     (folder / "report.md").write_text(markdown.markdown(report))
     (folder / "table.csv").write_text(spreadsheet.numbers(laid_out))
     (folder / "differences.csv").write_text(spreadsheet.pairs(laid_out))
     (folder / "seeds.csv").write_text(spreadsheet.by_seed(laid_out))
     (folder / "table.tex").write_text(latex.paper(laid_out, columns))
     (folder / "energy.tex").write_text(latex.tex(energy.statement(laid_out.sweep)) + "\n")
-    (folder / "report.html").write_text(page.html(report))
+    (folder / "report.html").write_text(html.html(report))
     return folder / "report.html"
 
 
@@ -76,7 +71,7 @@ def summary(sweep_folder: str | Path, width: int | None = None, columns: list[st
         ConfigError: the folder holds no sweep.json, or there is no such column.
     """
     laid_out = lay_out(collect(sweep_folder))
-    costs_apart = tables.cost(laid_out) if laid_out.axis or columns else None
+    costs_apart = spending.cost(laid_out) if laid_out.axis or columns else None
     narrow = columns or (main_table.narrow(laid_out) if laid_out.axis else None)
     main, chosen = [main_table.table(part, narrow) for part in laid_out.parts], selection.table(laid_out)
     evaluated = evaluations.table(laid_out) if any(run.evals for run in laid_out.sweep.runs.values()) else None

@@ -15,7 +15,7 @@ from vitssl.atomic import write_atomically
 from vitssl.checkpoints import tensor_files
 from vitssl.config import ConfigError
 from vitssl.files import check_new, write_json
-from vitssl.report import card
+from vitssl.report.pages import card
 from vitssl.run_folder import LAST
 from vitssl.trained import Trained, load
 from vitssl.weights import onnx, timm_names

@@ -1,0 +1,44 @@
+"""Confusion matrices."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+
+from vitssl.report.figures.style import COLOURS, INK, WHITE, Plot, panels
+from vitssl.report.results.confusion import Confusion, matrices
+from vitssl.report.results.grid import Grid
+
+MOST_CLASSES, NAMED_CLASSES, MOST_PANELS = 100, 30, 6  # in a confusion matrix; with their names beside it; panels in a figure
+SHORT = 3  # letters of names that stand upright below a matrix
+
+
+def plot(grid: Grid) -> Plot | None:
+    """Matrices of the first arms, as shares of each class; None for very many classes."""
+    found = [m for m in matrices(grid) if len(m.confusion.classes) <= MOST_CLASSES][:MOST_PANELS]
+    if not found:
+        return None
+    figure, axes = panels(len(found), 3.9)
+    for axis, m in zip(axes, found, strict=True):
+        place = [grid.label(m.row), str(m.column) if grid.axis else "", m.evaluator if m.evaluator != "test" else ""]
+        _draw(axis, m.confusion, ", ".join(filter(None, place)))
+    return "Confusion: the share of each class's images (row) that are classified as each class (column), mean over seeds, in %.", figure
+
+
+def _draw(axis: Axes, c: Confusion, title: str) -> None:
+    K = len(c.classes)
+    share_KK = 100 * c.counts_KK / np.maximum(c.counts_KK.sum(1, keepdims=True), 1e-9)
+    colour_KK3 = np.broadcast_to(to_rgb(COLOURS[0]), (K, K, 3))  # as strong as the share, on paper of any colour
+    axis.imshow(np.concatenate([colour_KK3, share_KK[..., None] / 100], axis=2), interpolation="nearest")
+    axis.grid(False)
+    axis.set(title=title, xlabel="predicted", ylabel="class")
+    if K > NAMED_CLASSES:
+        return
+    axis.set_xticks(range(K), c.classes, rotation=90 if max(map(len, c.classes)) > SHORT else 0, fontsize=7)
+    axis.set_yticks(range(K), c.classes, fontsize=7)
+    if K <= 15:
+        centred = {"ha": "center", "va": "center", "fontsize": 8 if K <= 10 else 6.5}
+        for (i, j), share in np.ndenumerate(share_KK):
+            if share >= 0.5:
+                axis.text(j, i, f"{share:.0f}", color=WHITE if share > 60 else INK, **centred)

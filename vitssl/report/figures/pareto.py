@@ -1,0 +1,139 @@
+"""Accuracy against what the training of a model cost, and the arms that no other one beats in both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import mean
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from vitssl.report.figures.style import SOFT, Plot, add_legend, is_wide, log_x, look, panels
+from vitssl.report.results.collect import Cell
+from vitssl.report.results.costs import UNEQUAL, doubt
+from vitssl.report.results.energy import metered
+from vitssl.report.results.grid import SEED, Grid
+from vitssl.report.results.rows import Row, cost_of
+from vitssl.report.results.schedule import EQUAL, training_macs
+from vitssl.report.results.stats import std
+from vitssl.report.units import scale
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What is on the horizontal axis: the unit that it is computed in, its label with that unit, and its value for one model."""
+
+    base: str
+    label: str
+    of: Callable[[Cell], float]
+
+
+EXACT = "accuracy_vs_macs"
+COSTS = {
+    EXACT: Cost("PMACs", "PMACs of training", lambda cell: training_macs(cell) / 1e15),
+    "accuracy_vs_energy": Cost("kWh", "kWh per model, tracked", lambda cell: cost_of(cell)["energy_kwh"]),
+    "accuracy_vs_hours": Cost("hours", "{hours} per model", lambda cell: cost_of(cell)["device_hours"]),
+}
+
+
+@dataclass(frozen=True)
+class Model:
+    """One row in one column: its finished seeds' costs and scores."""
+
+    row: Row
+    costs: list[float]
+    scores: list[float]
+
+    @property
+    def centre(self) -> tuple[float, float]:
+        return mean(self.costs), mean(self.scores)
+
+
+def against(grid: Grid, name: str) -> Plot | None:
+    """The plot of one of COSTS; None where no arm has both, or all have spent nothing."""
+    cost = COSTS[name]
+    drawn = {column: models for column in grid.columns if (models := _models(grid, column, cost.of))}
+    spent = [each for models in drawn.values() for model in models for each in model.costs]
+    if not spent or not max(spent):
+        return None
+    unit, factor = scale(cost.base, max(spent))
+    label = cost.label.format(hours=grid.sweep.hours_name).replace(cost.base, unit)
+    figure, axes = panels(len(drawn))
+    for axis, (column, models) in zip(axes, drawn.items(), strict=True):
+        if grid.of_one_set and axis is not axes[0]:
+            axis.sharey(axes[0])
+        for model in models:
+            _draw(axis, grid, model, factor)
+        axis.set(title=grid.name(column), xlabel=label, ylabel=grid.measured.title)
+        axis.margins(0.14, 0.16)
+        here = spent if grid.of_one_set else [each for model in models for each in model.costs]
+        if is_wide(spent):
+            log_x(axis, spent)
+        else:
+            _limit_x(axis, [each * factor for each in here])
+        if len(models) > 1 and not _unmarked(grid, column, name):
+            _draw_front(axis, [(x * factor, y) for x, y in front([m.centre for m in models], grid.measured.lower_is_better)])
+    shown = {model.row for models in drawn.values() for model in models}
+    add_legend(figure, grid, [row for row in grid.rows if row in shown])
+    return _caption(grid, label, name, list(drawn)), figure
+
+
+def _unmarked(grid: Grid, column: Any, name: str) -> str:
+    """Why no arm of a column is marked as better and cheaper than others; empty where nothing speaks against it."""
+    modelled = "energy is modelled, and little else than the time" if name == "accuracy_vs_energy" and not metered(grid.sweep) else ""
+    return grid.unselected_reason or ("" if name == EXACT else doubt(grid, column)) or modelled
+
+
+def front(centres: list[tuple[float, float]], lower_is_better: bool = False) -> list[tuple[float, float]]:
+    """The points that no other one beats in both, from the cheapest: each costs more than the one before, and is better. Costs that differ
+    by what whole epochs leave of equal ones are the same."""
+    sign = -1 if lower_is_better else 1
+    chosen: list[tuple[float, float]] = []
+    for cost, score in sorted(centres, key=lambda point: (point[0], -sign * point[1])):
+        if not chosen or sign * score > sign * chosen[-1][1]:
+            chosen = [*(point for point in chosen if cost > EQUAL * point[0]), (cost, score)]
+    return chosen
+
+
+def _models(grid: Grid, column: Any, cost: Callable[[Cell], float]) -> list[Model]:
+    """Of the seeds that have a score."""
+    models = []
+    for row in grid.rows:
+        scores = grid.scores(row, column)
+        cells = [cell for cell in row.columns[column] if cell.axes.get(SEED) in scores]
+        if cells:
+            models.append(Model(row, [cost(cell) for cell in cells], [scores[cell.axes.get(SEED)] for cell in cells]))
+    return models
+
+
+def _draw(axis: Axes, grid: Grid, model: Model, factor: float) -> None:
+    """Means with their spread, and faintly the seeds."""
+    style, x, y = look(grid, model.row), [cost * factor for cost in model.costs], model.scores
+    if len(x) > 1:
+        axis.scatter(x, y, s=14, alpha=0.5, linewidths=0, color=style["color"])
+    axis.errorbar(mean(x), mean(y), xerr=std(x) or None, yerr=std(y), markersize=6, capsize=2.5, elinewidth=1, **style)
+
+
+def _limit_x(axis: Axes, costs: list[float]) -> None:
+    """From nothing, with room for markers; of costs that are about equal the part where they are."""
+    equal = max(costs) < UNEQUAL * min(costs)
+    axis.set_xlim(min(costs) / UNEQUAL if equal else 0.0, UNEQUAL * max(costs))
+
+
+def _draw_front(axis: Axes, points: list[tuple[float, float]]) -> None:
+    x, y = [x for x, _ in points], [y for _, y in points]
+    axis.plot(x, y, color=SOFT, linewidth=1, zorder=1)
+    axis.plot(x, y, "o", markersize=12, markerfacecolor="none", markeredgecolor=SOFT, markeredgewidth=1, zorder=1, label="Pareto front")
+
+
+def _caption(grid: Grid, label: str, name: str, columns: list[Any]) -> str:
+    exact = " (multiply-adds of all training steps, forward and backward: an exact count)" if name == EXACT else ""
+    said = [f"{grid.measured.title} against {label}{exact}: means with ± one standard deviation over seeds; small dots are single seeds."]
+    reasons = {column: _unmarked(grid, column, name) for column in columns}
+    if not all(reasons.values()):
+        said.append("A ring and the line mark the Pareto front: no other arm is both cheaper and better by the means.")
+    for reason in dict.fromkeys(filter(None, reasons.values())):
+        where = ", ".join(grid.name(column) for column in columns if column is not None and reasons[column] == reason)
+        said.append(f"The Pareto front is not marked{f' on {where}' if where else ''}, since {reason}.")
+    return " ".join(said)

@@ -1,0 +1,137 @@
+"""The report's plots: which there are, accuracy over an axis of the sweep, and energy by component."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from statistics import mean
+from typing import Any
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from vitssl.report.figures import confusion, curves, pareto
+from vitssl.report.figures.style import INK, PAPER, STYLE, Plot, is_wide, log_x, look, panels
+from vitssl.report.results.costs import not_compared
+from vitssl.report.results.energy import tracked
+from vitssl.report.results.grid import Grid
+from vitssl.report.results.rows import cost_per_model
+from vitssl.report.results.stats import std
+from vitssl.report.table import number
+from vitssl.report.units import scale
+
+COMPONENTS = {"gpu_kwh": ("GPU", 1.0), "cpu_kwh": ("CPU", 0.6), "ram_kwh": ("RAM", 0.3)}  # how strongly each is drawn
+Line = tuple[list[tuple[Any, dict[Any, float]]], dict[str, Any]]  # (value, scores by seed), and how it looks
+
+
+def draw(grid: Grid) -> dict[str, Plot]:
+    """By file name; only those that the sweep has data for."""
+    makers: dict[str, Callable[[Grid], Plot | None]] = {
+        **{name: partial(pareto.against, name=name) for name in pareto.COSTS},
+        "accuracy_by_axis": _by_axis,
+        "learning_curves_images": curves.over_images,
+        "learning_curves": curves.over_epochs,
+        "learning_curves_time": curves.over_time,
+        "confusion": confusion.plot,
+        "energy_by_component": _energy,
+    }
+    with rc_context(STYLE):
+        made = {name: make(grid) for name, make in makers.items()}
+    return {name: plot for name, plot in made.items() if plot}
+
+
+# -------------------------------------------------------------------------------------------------------------- an axis
+
+
+def _by_axis(grid: Grid) -> Plot | None:
+    """A line per arm over a numeric axis, which may be the columns or the rows."""
+    name = grid.sweep.facts["columns"]
+    if name and _numeric(grid.columns):
+        lines = {grid.label(row): ([(c, grid.scores(row, c)) for c in grid.columns], look(grid, row)) for row in grid.rows}
+        drawn = {"": lines}
+    else:
+        name = next((a for a in grid.row_axes if _numeric([r.values[a] for r in grid.rows if r.cells and a in r.values])), None)
+        if name is None:
+            return None
+        drawn = {grid.name(column): _row_lines(grid, name, column) for column in grid.columns}
+    figure, axes = panels(len(drawn))
+    for axis, (title, lines) in zip(axes, drawn.items(), strict=True):
+        for label, (points, style) in lines.items():
+            _line(axis, label, points, style)
+        axis.set(title=title, xlabel=grid.short(name), ylabel=grid.measured.title)
+        axis.legend(fontsize=8)
+        _scale_x(axis, grid.sweep.facts["axes"][name], name)
+    return f"{grid.measured.title} over {grid.short(name)}: mean ± one standard deviation over seeds.", figure
+
+
+def _numeric(values: list[Any]) -> bool:
+    return len(set(values)) > 1 and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
+
+
+def _scale_x(axis: Axes, values: list[Any], name: str) -> None:
+    """Logarithmic for values that span much, and for learning rates, which are compared as ratios; whole ticks for whole numbers."""
+    if is_wide(values) or (min(values) > 0 and name.rsplit(".", 1)[-1].endswith("lr")):
+        log_x(axis, values)
+    elif all(isinstance(value, int) for value in values):
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _row_lines(grid: Grid, axis: str, column: Any) -> dict[str, Line]:
+    """By arm and the other axes' values; a line looks as its first row does elsewhere. It is flat where the axis changes nothing."""
+    lines: dict[str, Line] = {}
+    values = [row.values[axis] for row in grid.rows if axis in row.values]
+    for row in (r for r in grid.rows if r.cells):
+        label = grid.label(row, but=axis)
+        points, _ = lines.setdefault(label, ([], look(grid, row) | {"alpha": 1.0}))
+        points += [(x, grid.scores(row, column)) for x in ([row.values[axis]] if axis in row.values else (min(values), max(values)))]
+    return lines
+
+
+def _line(axis: Axes, label: str, points: list[tuple[Any, dict[Any, float]]], style: dict[str, Any]) -> None:
+    known = sorted((x, list(scores.values())) for x, scores in points if scores)
+    if known:
+        x, values = zip(*known, strict=True)
+        errors = [std(v) or 0.0 for v in values]
+        axis.errorbar(x, [mean(v) for v in values], yerr=errors, label=label, markersize=5, capsize=2.5, linewidth=1.4, **style)
+
+
+# --------------------------------------------------------------------------------------------------------------- energy
+
+
+def _energy(grid: Grid) -> Plot | None:
+    """A bar for each arm in its colour, stacked by component."""
+    costs = {(column, grid.rows.index(row)): cost_per_model(done) or {} for row, column, done in grid.models()}
+    costs = {place: cost for place, cost in costs.items() if cost["energy_kwh"]}
+    if not costs:
+        return None
+    columns = list(dict.fromkeys(column for column, _ in costs))
+    shown = sorted({row for _, row in costs})
+    unit, factor = scale("kWh", max(cost["energy_kwh"] for cost in costs.values()))
+    figure, axes = panels(len(columns), 1.1 + 0.38 * len(shown), share_y=True)
+    for axis, column in zip(axes, columns, strict=True):
+        if grid.of_one_set and axis is not axes[0]:
+            axis.sharex(axes[0])
+        for place, row in enumerate(shown):
+            if (column, row) in costs:
+                _bar(axis, place, costs[column, row], look(grid, grid.rows[row])["color"], factor)
+        axis.set(title=grid.name(column), xlabel=f"{unit} per model")
+        axis.grid(visible=False)
+        axis.margins(x=0.15)
+    axes[0].set_yticks(range(len(shown)), [grid.label(grid.rows[row]) for row in shown])
+    axes[0].set_ylim(len(shown) - 0.5, -0.5)  # the first arm on top
+    there = [part for part in COMPONENTS if any(cost[part] for cost in costs.values())]
+    handles = [Patch(facecolor=INK, alpha=COMPONENTS[part][1], label=COMPONENTS[part][0]) for part in there]
+    figure.legend(handles=handles, loc="outside upper left", ncols=3, fontsize=8)
+    caption = f"Energy of one model by component; CPU and RAM are the job's share of its node.{not_compared(grid)} {tracked(grid.sweep)}"
+    return caption, figure
+
+
+def _bar(axis: Axes, place: int, cost: dict[str, float], colour: str, factor: float) -> None:
+    left = 0.0
+    for part, (name, strength) in COMPONENTS.items():
+        if width := cost[part] * factor:
+            axis.barh(place, width, left=left, color=colour, alpha=strength, edgecolor=PAPER, linewidth=0.5, height=0.62, label=name)
+            left += width
+    axis.annotate(number(left), (left, place), (4, 0), textcoords="offset points", va="center", fontsize=8)

@@ -1,0 +1,161 @@
+"""The report's sentences: facts that follow from the numbers alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+from statistics import mean
+
+from vitssl.config import Site
+from vitssl.emissions import names_grid
+from vitssl.report.findings import collapsed, unfinished
+from vitssl.report.findings.advice import next_steps, recommendation
+from vitssl.report.results import best, costs, energy, outside, schedule
+from vitssl.report.results.collect import Sweep, add
+from vitssl.report.results.energy import intensities, unrecorded
+from vitssl.report.results.grid import SEED, Grid
+from vitssl.report.table import number, signed
+from vitssl.report.units import quantity
+from vitssl.run_folder import lost_kwh
+from vitssl.words import counted, listed
+
+MOST_SUBJECTS, MOST_LINES = 5, 2  # that a report begins with; sentences of one that stands there
+CONCLUSIONS, MOST_CONCLUSIONS = ("Comparison", "What to take"), 4  # what a report is read for may take more
+Findings = dict[str, list[str]]  # sentences by what they are about
+
+
+@lru_cache(8)  # the page, its Markdown and the terminal ask for parts of it
+def findings(grid: Grid) -> Findings:
+    """All that is said, the most important first."""
+    parts = grid.parts
+    places = [(part, column) for part in parts for column in part.columns]
+    said = {
+        "Missing": [_missing(grid)],
+        grid.axis_name or "Columns": [line for part in parts for line in best.across(part)],
+        "Comparison": [line for part in parts for line in best.leading(part)],
+        "One draw": [_one_draw(grid)],
+        "What to take": [recommendation(*place) for place in places],
+        "What would decide": [next_steps(grid)],
+        "Not selected": [_unselected(grid)],
+        "Pretraining": [collapsed.sentence(grid)],
+        "Length of training": [unfinished.sentence(grid)],
+        "The paper": [_against_paper(grid)],
+        "Labels": [schedule.images_learned(parts[0])],
+        "Cost": [costs.comparison(*place) for place in places],
+        "Images seen": [schedule.images_seen(grid)],
+        "In all": [_total(grid.sweep), _left_out(grid.sweep)],
+        "Waiting": [energy.waited(grid.sweep)],
+    }
+    return {subject: told for subject, lines in said.items() if (told := list(filter(None, lines)))}
+
+
+def headlines(grid: Grid) -> Findings:
+    """What a report begins with: the most important subjects, as far as a few sentences say them."""
+    most = dict.fromkeys(CONCLUSIONS, MOST_CONCLUSIONS)
+    short = {subject: lines for subject, lines in findings(grid).items() if len(lines) <= most.get(subject, MOST_LINES)}
+    return dict(list(short.items())[:MOST_SUBJECTS])
+
+
+def further(grid: Grid) -> Findings:
+    """What a report says after what it begins with."""
+    first = headlines(grid)
+    return {subject: lines for subject, lines in findings(grid).items() if subject not in first}
+
+
+def sentences(told: Findings) -> list[str]:
+    return [line for lines in told.values() for line in lines]
+
+
+def progress(sweep: Sweep) -> str:
+    """How many runs are done, and what the others are."""
+    counts = Counter(run.status for run in sweep.runs.values())
+    rest = "".join(f"; {n} {status}" for status, n in counts.items() if status != "done")
+    return f"{counts['done']} of {counted(len(sweep.runs), 'run')} {'is' if len(sweep.runs) == 1 else 'are'} done{rest}."
+
+
+def _missing(grid: Grid) -> str:
+    """The cells that lack where the sweep selects over axes."""
+    lacking = [
+        f"{grid.model(row, column)} ({selection.missing} of {len(selection.points)})"
+        for row in grid.rows
+        for column, selection in row.selections.items()
+        if selection.missing
+    ]
+    return f"Some cells to select from are missing, so the choice may still change: {', '.join(lacking)}." if lacking else ""
+
+
+def _unselected(grid: Grid) -> str:
+    """Why no value of a hyper-parameter is named the best."""
+    axes = grid.unselected or [grid.axis] * grid.unselected_columns
+    if not axes:
+        return ""
+    how = "to choose on held-out images, set `select` in the sweep and data.val_fraction"
+    if grid.metric[0] != "test":
+        how = "`select` chooses on held-out images, but only by a classifier's metric, such as top1"
+    return f"No best value of {listed(axes)} is named, since choosing it on test images would bias the result; {how}."
+
+
+def _one_draw(grid: Grid) -> str:
+    """That all seeds train on one draw of few images or labels, so that a spread over them is of the training alone; or on which folds."""
+    if grid.folds:
+        tested = {cell.last.run["seed"] % grid.folds for cell in grid.done}
+        trains = f"each seed trains on all folds but the one it is tested on ({len(tested)} of {grid.folds} tested so far)"
+        return f"Cross-validation: {trains}. Near-duplicates between folds were not searched for."
+    runs = [run.run for run in grid.sweep.runs.values() if run.run]
+    for name in ("labels", "images"):
+        subsets = [run["data"][name] for run in runs if run["data"][name] is not None]
+        drawn = [s["seed"] for s in subsets if s["seed"] is not None and s["fraction"] != 1 and not s.get("redraw")]
+        if len({cell.axes.get(SEED) for cell in grid.sweep.cells}) > 1 and len(set(drawn)) == 1:
+            covered = f"data.{name}.redraw=true draws anew for each seed, and the intervals then cover the draw"
+            return f"All seeds train on the same draw of {name} (data.{name}.seed), so the intervals do not cover its effect; {covered}."
+    return ""
+
+
+def _against_paper(grid: Grid) -> str:
+    gaps = {}
+    for row, column, _ in grid.models():
+        scores, paper = grid.scores(row, column), grid.published(row, column)
+        if scores and paper is not None:
+            gaps[grid.model(row, column)] = mean(scores.values()) - paper
+    if not gaps:
+        return ""
+    furthest = max(gaps, key=lambda k: abs(gaps[k]))
+    distance = f"{mean(map(abs, gaps.values())):.2f}{grid.points}"
+    return f"The mean absolute difference from the paper's numbers is {distance}; the largest, for {furthest}, is {signed(gaps[furthest])}."
+
+
+def _total(sweep: Sweep) -> str:
+    spent = add(run.spent for run in sweep.runs.values())
+    if not spent["device_hours"]:
+        return ""
+    wasted = add(run.spent for run in sweep.runs.values() if run.status != "done")["energy_kwh"]
+    lost = sum(lost_kwh(run.events, run.emissions) for run in sweep.runs.values() if run.status == "done")
+    parts = {"in runs that are not done": wasted, "in work lost when jobs were killed": lost}
+    told = [f"{quantity(kwh, 'kWh')} {where}" for where, kwh in parts.items() if kwh > 0.001 * spent["energy_kwh"]]
+    rest = f", of which {listed(told)}" if told else ""
+    hours, energy, co2e = quantity(spent["device_hours"], "hours", sweep.hours_name), spent["energy_kwh"], spent["co2e_kg"]
+    money = f", {number(spent['money'])} {sweep.currency}" if spent["money"] else ""
+    took = f"{hours}, {quantity(energy, 'kWh')} and {quantity(co2e, 'kg')} CO2e"
+    missing = f"{unrecorded(sweep)}{outside.not_counted(sweep)}{outside.reused(sweep)}"
+    return f"The whole sweep, each run counted once, took {took}{_assumed_grid(sweep)}{money}{rest}.{missing}"
+
+
+def _left_out(sweep: Sweep) -> str:
+    """That runs of other commands are in the folder, which an earlier report may have shown."""
+    others = {path.parent for path in sweep.folder.glob("*/run.yaml")} - sweep.runs.keys()
+    if not others:
+        return ""
+    kept = "to bring them back, repeat the command that trained them; to keep both reports, set another name="
+    return f"Not in this report: {counted(len(others), 'other run')} in its folder, of other arms, values or fields; {kept}."
+
+
+def _assumed_grid(sweep: Sweep) -> str:
+    """That nobody said where the energy came from, or that a later command did."""
+    told = [run for run in sweep.runs.values() if run.emissions]
+    if any(run.converted for run in told):
+        named = next(intensities(run.emissions) for run in told if run.converted)
+        return f" (on the grid that the last command named, {listed(f'{name}: {kg} kg CO2e/kWh' for name, kg in named.items())})"
+    if any(names_grid(run.site) for run in told):
+        return ""
+    change = "repeating the command with site.country=DEU changes it and trains nothing"
+    return f" (assuming the grid of the default country, {Site.country}; {change})"

@@ -1,0 +1,96 @@
+"""Whether training ended too early for arms to be compared: accuracy at chance, or that still rose; labels that were not learned."""
+
+from __future__ import annotations
+
+from math import log
+from statistics import mean
+from typing import Any
+
+import numpy as np
+
+from vitssl.report.results import kept
+from vitssl.report.results.collect import Cell
+from vitssl.report.results.folds import overlap_of
+from vitssl.report.results.grid import Grid
+from vitssl.report.results.rows import Row
+from vitssl.report.results.schedule import CLASSIFY
+from vitssl.report.results.stats import difference
+from vitssl.words import few
+
+LEAST = 1.0  # points over the end of training that are worth a sentence
+END = (0.5, 0.9)  # of a training: between these is the evaluation that its last one is compared with, the latest such
+UNLEARNED = 0.6  # of the loss by chance; mixed and smoothed labels leave less than that where training was long
+
+
+def sentence(grid: Grid) -> str:
+    """What speaks against a comparison; empty where nothing does."""
+    checks = {
+        f"{grid.measured.name} is not significantly above chance": _at_chance,
+        "the classification loss ended high": _unlearned,
+        f"{grid.measured.name} was still rising at the end of training": _rise,
+    }
+    said = []
+    for words, check in checks.items():
+        found = {grid.model(row, column): text for row, column, done in grid.models() if (text := check(grid, row, column, done))}
+        if found:
+            said.append(f"{words}: {few([f'{model} ({text})' for model, text in found.items()])}")
+    text = "; ".join(said)
+    return f"{text[0].upper()}{text[1:]}. Longer training may change the ranking." if text else ""
+
+
+def _at_chance(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
+    """The mean of a model that is no better, as far as its seeds tell, than what needs no network."""
+    scores, chance = list(grid.scores(row, column).values()), _chance(grid, done)
+    if not scores or chance is None:
+        return ""
+    gap = difference(dict(enumerate(scores)), dict.fromkeys(range(len(scores)), chance), overlap_of(done))
+    assert gap is not None  # both have scores
+    better = gap.mean > 0 and (gap.low is None or gap.low > 0)
+    return "" if better else f"{mean(scores):.2f} %, chance {chance:.2f} %"
+
+
+def _chance(grid: Grid, cells: list[Cell]) -> float | None:
+    """In %; of top-1 the share of the most frequent class. None where that is not known, and of metrics that have none."""
+    evaluator, metric = grid.metric
+    if metric == "auc":
+        return 50.0
+    if metric == "balanced_accuracy":
+        classes = {cell.last.job["data"]["classes"] for cell in cells if "data" in cell.last.job} - {0}
+        return 100 / classes.pop() if len(classes) == 1 else None
+    files = [cell.last.path / f"predictions-{evaluator}.npz" for cell in cells]
+    if metric != "top1" or not all(path.is_file() for path in files):
+        return None
+    labels = [kept.predictions(path).labels_N for path in files]
+    return mean(100 * float(np.bincount(labels_N).max()) / len(labels_N) for labels_N in labels)
+
+
+def _unlearned(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
+    """The loss of labels at the last stage's end, and that of chance, which is a sum over heads as it is; nothing of a probe, whose network
+    is frozen."""
+    runs = [cell.last for cell in done if cell.last.job.get("data", {}).get("classes")]
+    ends = [terms[CLASSIFY] for run in runs if (logged := run.of("train")) and CLASSIFY in (terms := logged[-1]["terms"])]
+    if not ends or any(run.run["backbone"]["frozen"] for run in runs):
+        return ""
+    heads = 1 + len(runs[0].run["objectives"][CLASSIFY].get("extra_heads") or [])
+    chance = heads * log(runs[0].job["data"]["classes"])
+    return f"{mean(ends):.2f}, chance {chance:.2f}" if mean(ends) >= UNLEARNED * chance else ""
+
+
+def _rise(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
+    """By how much more than chance, and over which share of the last stage's training."""
+    ends = [end for cell in done if (end := _end(grid, cell))]
+    if not ends or grid.measured.unit != "%":
+        return ""
+    last, before, shares = zip(*ends, strict=True)
+    gap = difference(dict(enumerate(last)), dict(enumerate(before)), overlap_of(done))
+    assert gap is not None  # both have scores
+    return f"by {gap.mean:.2f} points over the last {100 * max(shares):.0f} %" if gap.mean >= LEAST and not gap.open else ""
+
+
+def _end(grid: Grid, cell: Cell) -> tuple[float, float, float] | None:
+    """The last evaluation of the last stage, an earlier one, and the share of training between them."""
+    evaluator, metric = grid.metric
+    values = {e["step"]: value for e in cell.last.of("eval") if (value := (e.get(evaluator) or {}).get(metric)) is not None}
+    last = max(values, default=0)
+    before = [step for step in values if END[0] * last <= step <= END[1] * last]
+    return (values[last], values[max(before)], 1 - max(before) / last) if before else None

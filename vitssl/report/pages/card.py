@@ -1,0 +1,159 @@
+"""A model card: what a run's network was trained on and how, how good it is over the seeds of its sweep, and what it cost."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from vitssl.config import Optim, Site, scaled_lr
+from vitssl.config.evals import METRICS, measured_by, metric_parts
+from vitssl.report.results.collect import Cell, RunFolder, Sweep, add, collect, read_folder
+from vitssl.report.results.energy import tracked
+from vitssl.report.results.grid import SEED
+from vitssl.report.results.outside import origins
+from vitssl.report.results.rows import without
+from vitssl.report.results.stats import plus_minus
+from vitssl.report.tables.evaluations import telling
+from vitssl.report.units import quantity
+from vitssl.sweep_folder import is_sweep
+from vitssl.words import counted, listed
+
+TAGS = {True: "image-classification", False: "image-feature-extraction"}
+
+
+def text(folder: Path, classifier: bool) -> str:
+    """A model card in Markdown, with the metadata that model hubs read.
+
+    Args:
+        folder: the run folder; where its sweep's folder is around it, the card has the other seeds and the stages before.
+        classifier: does the exported network classify?
+    """
+    sweep = collect(folder.resolve().parent) if is_sweep(folder.resolve().parent) else None
+    cell = _cell(sweep, folder.resolve()) if sweep else None
+    alone = read_folder(folder, Site())
+    stages = _chain(cell, folder) if cell else [(alone.job.get("stage", "train"), alone)]
+    parts = [
+        f"---\nlibrary_name: timm\npipeline_tag: {TAGS[classifier]}\ntags:\n- timm\n- vitssl\n---",
+        f"# {folder.resolve().name}",
+        _network(stages[-1][1], classifier),
+        "## Data\n\n" + "\n".join(_data(stages)),
+        "## Recipe\n\n" + "\n".join(_recipe(name, run) for name, run in stages),
+        "## Results\n\n" + "\n".join(_results(stages[-1][1], sweep, cell)),
+        "## Cost\n\n" + "\n".join(_cost(stages, sweep)),
+        _usage(stages[-1][1], classifier),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def shrunk(cache_px: int | None) -> str:
+    """What a run did to images before the transform that it exports; empty where that is nothing."""
+    return f"images with a short side above {cache_px} px were first shrunk to that (data.cache_px)" if cache_px else ""
+
+
+def _cell(sweep: Sweep, folder: Path) -> Cell | None:
+    """The cell that the run is the last stage of, or else one that it is a stage of."""
+    mine = [cell for cell in sweep.cells if any(run.path.resolve() == folder for _, run in cell.stages)]
+    return next((cell for cell in mine if cell.last.path.resolve() == folder), mine[0] if mine else None)
+
+
+def _chain(cell: Cell, folder: Path) -> list[tuple[str, RunFolder]]:
+    """The stages up to the run."""
+    place = next(i for i, (_, run) in enumerate(cell.stages) if run.path.resolve() == folder.resolve())
+    return cell.stages[: place + 1]
+
+
+def _network(run: RunFolder, classifier: bool) -> str:
+    backbone, px = run.run["backbone"], run.run["data"]["image_size"]
+    what = "A classifier" if classifier else "A backbone without a classifier"
+    cost = run.cost
+    size = f"{what}: {backbone.get('timm_model') or backbone['name']} for images of {px} px"
+    if cost:
+        size += (
+            f", {quantity(cost['params_inference'] / 1e6, 'M')} parameters and {quantity(cost['macs_inference'] / 1e9, 'GMACs')} an image"
+        )
+    return f"{size}. Trained and exported with vitssl."
+
+
+def _data(stages: list[tuple[str, RunFolder]]) -> list[str]:
+    lines = []
+    for name, run in stages:
+        if "data" in run.job:
+            facts = run.job["data"]
+            held = f", {facts['val_images']:,} held out" if facts["val_images"] else ""
+            images = f"{facts['train_images']:,} training images ({facts['labelled_images']:,} labelled){held}"
+            told = f"{facts['name']}, {counted(facts['classes'], 'class', 'classes')}, {images}, {facts['test_images']:,} test images"
+            lines.append(f"- {name}: {told} (sha256 {facts['sha256'][:12]})")
+        if names := origins(run):
+            lines.append(f"- {name}: {'the weights of' if 'imported' in run.job else 'starts from'} {listed(names)}")
+    return lines or ["Not recorded."]
+
+
+def _recipe(name: str, run: RunFolder) -> str:
+    if "imported" in run.job:
+        return f"- {name}: none; the weights are as they were imported"
+    fields, objectives = run.run, {key: value for key, value in run.run["objectives"].items() if value is not None}
+    optim, loop = Optim(**fields["optim"]), fields["loop"]
+    goals = " + ".join(f"{value['weight']:g} {key}" if len(objectives) > 1 else key for key, value in objectives.items())
+    rate = f"learning rate {scaled_lr(optim, optim.lr):.3g} after a warm-up of {counted(loop['warmup_epochs'], 'epoch')}, {optim.schedule}"
+    decay = f"weight decay {optim.weight_decay:g}" + (f" to {optim.weight_decay_end:g}" if optim.weight_decay_end is not None else "")
+    steps = f"{counted(loop['epochs'], 'epoch')} of batch {optim.batch_size}, {optim.name}, {rate}, {decay}, {loop['precision']}"
+    return f"- {name}: {goals}; {steps}; seed {fields['seed']}\n  - views: {_views(fields['data']['views'])}"
+
+
+def _views(views: dict[str, Any]) -> str:
+    """What each view does to an image, by the fields that are set."""
+    shown = []
+    for name, view in views.items():
+        if view is not None:
+            on = {key: value for key, value in view.items() if key in ("scale", "hflip", "auto_augment", "color") and value}
+            on |= {key: view[key] for key in ("erasing_prob", "mixup_alpha", "cutmix_alpha") if view[key]}
+            shown.append(f"{name} {view['crop']} " + " ".join(f"{key}={json.dumps(value)}" for key, value in on.items()))
+    return "; ".join(shown)
+
+
+def _results(run: RunFolder, sweep: Sweep | None, cell: Cell | None) -> list[str]:
+    lines = []
+    if test := run.done.get("test"):
+        lines.append(f"- this model, after the last epoch: top-1 {test['top1']:.2f} % of {test.get('count', 0):,} test images")
+    for name, entry in run.evals.items():
+        told = telling(run, name, entry["metrics"])
+        shown = ", ".join(f"{METRICS[key].title} {value:.2f}" for key, value in told.items() if key in METRICS)
+        lines.append(f"- this model, evaluator {name}: {shown}")
+    if sweep and cell and cell.last is run:
+        metric = sweep.facts["metric"]
+        same = [c for c in sweep.cells if c.arm == cell.arm and without(c.axes, SEED) == without(cell.axes, SEED)]
+        scores = [score for c in same if (score := c.result(*metric_parts(metric))) is not None]
+        if len(scores) > 1:
+            lines.append(f"- over {len(scores)} seeds of the same recipe: {measured_by(metric).title} {plus_minus(scores)} (mean ± std)")
+    return lines or ["Not evaluated."]
+
+
+def _cost(stages: list[tuple[str, RunFolder]], sweep: Sweep | None) -> list[str]:
+    lines = []
+    for name, run in stages:
+        if run.cost:
+            forward = f"{quantity(run.cost['macs_train_forward'] / 1e9, 'GMACs')} an image in a training forward"
+            lines.append(f"- {name}: {quantity(run.cost['params_train'] / 1e6, 'M')} parameters in training, {forward}")
+    spent = add(run.spent for _, run in stages)
+    if spent["device_hours"]:
+        gpu = f", {quantity(spent['gpu_hours'], 'hours', 'GPU-hours')}" if spent["gpu_hours"] else ""
+        used = f"{quantity(spent['device_hours'], 'hours', 'device-hours')}{gpu}, {quantity(spent['energy_kwh'], 'kWh')}"
+        used += f", {quantity(spent['co2e_kg'], 'kg')} CO2e"
+        lines.append(f"- training of this model, all stages and attempts: {used}")
+    if any(origins(run) for _, run in stages):
+        lines.append("- the cost of the weights that it started from is not known here")
+    return lines + ([f"\n{tracked(sweep)}"] if sweep and tracked(sweep) else [])
+
+
+def _usage(run: RunFolder, classifier: bool) -> str:
+    px = run.run["data"]["image_size"]
+    gives = "logits (B, K), whose classes are label_names of config.json" if classifier else "features"
+    first = shrunk(run.run["data"]["cache_px"])
+    code = [
+        "import timm, torch", "model = timm.create_model('local-dir:FOLDER', pretrained=True).eval()  # that of this card",
+        "data = timm.data.resolve_model_data_config(model)",
+        f"transform = timm.data.create_transform(**data, is_training=False){f'  # {first}' if first else ''}",
+        f"model(torch.zeros(1, 3, {px}, {px}))  # {gives}",
+    ]  # fmt: skip
+    return "## Use\n\n```python\n" + "\n".join(code) + "\n```"

@@ -1,0 +1,86 @@
+"""report.html: one self-contained page that a colleague reads without asking: first what was found, then everything behind it."""
+
+from __future__ import annotations
+
+from html import escape
+
+from vitssl.report.findings.sentences import progress
+from vitssl.report.pages import blocks, sections
+from vitssl.report.pages.css import CSS
+from vitssl.report.pages.script import SCRIPT
+from vitssl.report.table import Table
+from vitssl.report.tables import details
+
+FILES = {
+    "table.csv": "numbers (CSV)",
+    "seeds.csv": "by seed (CSV)",
+    "differences.csv": "differences (CSV)",
+    "table.tex": "table (LaTeX)",
+    "energy.tex": "energy sentence (LaTeX)",
+    "report.md": "Markdown",
+}
+NARROW = ("Data", "Other readings of the same runs")  # sections that may stand side by side
+MOST_BESIDE = 9  # columns of a table that leaves room for a plot beside it
+
+
+def html(report: sections.Report) -> str:
+    """The whole page."""
+    grid = report.grid
+    paper = grid.sweep.facts["paper"]
+    source = f' Reproduces {escape(paper["table"])} of <a href="{escape(paper["url"])}">{escape(paper["title"])}</a>.' if paper else ""
+    alike = "".join(f'<p class="warning">Warning: {escape(text)}: <a href="#data">details</a>.</p>\n' for text in details.warnings(grid))
+    links = "\n".join(f'<a href="{name}">{words}</a>' for name, words in FILES.items())
+    about = f"{escape(sections.compared(grid))}{source} {escape(progress(grid.sweep))}"
+    shown = sections.contents(report)
+    below = " ".join(f'<a href="#{blocks.anchor(section.name)}">{escape(section.name)}</a>' for section in shown.more)
+    more = "".join(_section(section, "" if section.name in NARROW else "whole") for section in shown.more)
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(sections.title(grid))}</title>\n<style>\n{CSS}</style>\n</head>\n<body>\n<header>\n<h1>{escape(grid.sweep.name)}</h1>\n"
+        f'<p>{about}</p>\n{alike}<p class="links">{links}</p>\n<nav class="links">Below: {below}</nav>\n</header>\n'
+        f"<main>\n{_first(shown, len(grid.columns) == 1)}"
+        f'<div class="more">\n{more}</div>\n</main>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n'
+    )
+
+
+def _first(shown: sections.Contents, one_column: bool) -> str:
+    """What was found, the main table, and accuracy against what is exact of its cost: side by side where there is room."""
+    narrow = one_column and len(shown.main[0].header) <= MOST_BESIDE
+    plots = "".join(f'<div class="block"><h2>{escape(section.name)}</h2>\n{_body(section)}</div>\n' for section in shown.front)
+    main = "".join(blocks.section(table.title, blocks.table(table)) for table in shown.main)
+    parts = [
+        *(_section(section, "found") for section in shown.found),
+        f'<div class="main">\n{main}</div>\n',
+        f'<section class="front">\n{plots}</section>\n' if plots else "",
+    ]
+    return f'<div class="first{"" if plots and narrow else " wide"}">\n{"".join(parts)}</div>\n'
+
+
+def _section(section: sections.Section, kind: str = "") -> str:
+    return blocks.section(section.name, _body(section), kind)
+
+
+def _body(section: sections.Section) -> str:
+    made = [[_block(part, section.name) for part in row] for row in section.rows]
+    return "".join(blocks.row(*row) if len(row) > 1 else row[0] for row in made)
+
+
+def _block(part: sections.Part, under: str) -> str:
+    match part:
+        case Table():
+            return blocks.table(part, part.title if part.title != under else "")
+        case sections.Plots():
+            return blocks.switch(part)
+        case sections.Found(said):
+            return blocks.found(said)
+        case sections.Lines(texts):
+            return blocks.lines(texts)
+        case sections.Text(text):
+            return blocks.copied(text)
+        case sections.Pairs():
+            return blocks.definitions(part)
+        case sections.Strips(pictures, caption):
+            return blocks.pictures(pictures, caption)
+        case sections.Failed(failures):
+            return "".join(map(blocks.failed, failures))

@@ -1,0 +1,183 @@
+"""Tables as LaTeX that fits the columns of a two-column paper: booktabs, short captions, small type rather than a \\resizebox."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from vitssl.report.results import costs
+from vitssl.report.results.grid import Grid
+from vitssl.report.table import DASH, MINUS, PUBLISHED, Entry, Table
+from vitssl.report.tables import differences, main_table, selection, spending
+from vitssl.words import counted
+
+# widths in Computer Modern at 10 pt: of most letters and digits, of narrow and of wide ones; how much wider bold ones are
+LETTER_PT, NARROW_PT, WIDE_PT, BOLD = 5.3, 3.4, 8.2, 1.15
+NARROW, WIDE = frozenset("iljtfr.,:;'|!()[] "), frozenset("mwMWABCDEFGHKNOPQRSTUVXYZ&%@±+=" + MINUS + DASH)
+SCALE, SPACE_PT = 0.8, 2.5  # of \\footnotesize, and beside each column
+WIDTHS_PT = {"table": 229.0, "table*": 469.0}  # of LaTeX's own article, whose columns are the narrowest of the usual classes
+SEEDS = re.compile(r"^([\d.]+(?: ± [\d.]+)?) \(([^)]*)\)$")  # an accuracy, and of how many seeds it is
+BESIDE = ("baseline", "training_macs")  # of several columns of the sweep, which have tables of their own
+# the small letters of Greek in Unicode's order; \omicron does not exist, and of the capitals those that look Latin do not
+GREEK = (
+    "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu", "xi", "", "pi", "rho",
+    "varsigma", "sigma", "tau", "upsilon", "phi", "chi", "psi", "omega",
+)  # fmt: skip
+CAPITALS = ("gamma", "delta", "theta", "lambda", "xi", "pi", "sigma", "upsilon", "phi", "psi", "omega")
+MATH = {
+    "±": r"\pm", MINUS: "-", "<": "<", ">": ">", "|": "|", "≥": r"\geq", "≤": r"\leq", "≈": r"\approx", "≠": r"\neq",
+    "\N{MULTIPLICATION SIGN}": r"\times", "·": r"\cdot", "→": r"\rightarrow", "←": r"\leftarrow", "↑": r"\uparrow", "↓": r"\downarrow",
+    "∞": r"\infty", "°": r"^\circ", "µ": r"\mu", "²": "^2", "³": "^3",
+    **{chr(0x3B1 + i): f"\\{name}" for i, name in enumerate(GREEK) if name},
+    **{chr(0x391 + i): f"\\{name.capitalize()}" for i, name in enumerate(GREEK) if name in CAPITALS},
+}  # fmt: skip
+TEX = {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", DASH: "--", "—": "---", "…": r"\dots{}",
+    "†": r"\dag{}",
+    "“": "``", "”": "''", "\N{LEFT SINGLE QUOTATION MARK}": "`", "\N{RIGHT SINGLE QUOTATION MARK}": "'",
+    **{c: f"\\{c}" for c in "&%_#${}"},
+    **{c: f"${command}$" for c, command in MATH.items()},
+}  # fmt: skip
+LAST_OF_LATIN = "\u017f"  # what LaTeX knows without further packages
+
+
+def paper(grid: Grid, names: list[str] | None = None) -> str:
+    """table.tex: the main table with the columns of these names, one for each cost that arms are equal in, and what held-out images
+    chose where they did.
+
+    Raises:
+        ConfigError: a column that does not exist.
+    """
+    label = re.sub(r"[\W_]+", "-", grid.sweep.name)
+    parts = [latex(*for_paper(part, names), f"{label}-{i}" if i else label) for i, part in enumerate(grid.parts)]
+    if len(grid.columns) > 1 and names is None:
+        parts += _beside_several_columns(grid, label)
+    if (chosen := selection.table(grid)) is not None:
+        parts.append(latex(chosen, "Settings chosen on held-out images, and the best on the test images themselves.", f"{label}-chosen"))
+    return "\n".join(["% needs \\usepackage{booktabs}", *parts])
+
+
+def _beside_several_columns(grid: Grid, label: str) -> list[str]:
+    """What a table of several columns of the sweep has no room for: differences from the baseline, and what the arms cost."""
+    gaps, cost = differences.differences(grid), spending.cost(grid)
+    columns = 4 if costs.doubted(grid) else len(cost.header)  # arm, column, and multiply-adds, which are exact
+    caption = f"{main_table.title(grid)}{main_table.tested(grid)}: difference from {grid.baselines()}{_intervals(grid)}."
+    return [
+        *([latex(gaps.without("interval"), caption, f"{label}-differences")] if gaps else []),
+        *([latex(_first(cost, columns), "Cost of training one model, all its stages.", f"{label}-cost")] if cost.rows else []),
+    ]
+
+
+def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
+    """The table without what a short caption can say: the number of seeds, where all arms have as many. And that caption.
+
+    What was measured and does not compare the arms is there only if it is asked for by name.
+    """
+    doubted = main_table.MEASURED if costs.doubted(grid) else set()
+    left_out = {"difference", *doubted, *(BESIDE if len(grid.columns) > 1 else ())}
+    names = names or [name for name in main_table.usual(grid) if name not in left_out]
+    made = main_table.table(grid, names)
+    counts = {match[2] for row in made.rows for entry in row if (match := SEEDS.match(entry.text))}
+    seeds = "mean ± std over the seeds (their number)"
+    if len(counts) == 1 and (count := counts.pop()).isdecimal():
+        seeds = f"mean ± std over {counted(int(count), 'seed')}"
+        made.rows = [[replace(entry, text=SEEDS.sub(r"\1", entry.text)) for entry in row] for row in made.rows]
+    printed = any(entry.kind == PUBLISHED for row in made.rows for entry in row)
+    said = [
+        f"{seeds}{_intervals(grid) if 'baseline' in names else ''}",
+        f"bold: {main_table.BOLD}" if made.best else "",
+        "italics: printed in the paper" if printed else "",
+        "costs of training one model" if main_table.SPENT & set(names) else "",
+        "measured hours and energy are not comparable between arms" if doubted & set(names) else "",
+    ]
+    at = f" at {grid.part}" if grid.part else ""
+    return made, f"{main_table.title(grid)}{main_table.tested(grid)}{at}: {'; '.join(filter(None, said))}."
+
+
+def _intervals(grid: Grid) -> str:
+    """In the words of a paper; nothing where there are none."""
+    gaps = [gap for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column)) and gap.low is not None]
+    over = "seeds and test images" if any(gap.images for gap in gaps) else "seeds"
+    return f", in brackets 95 % intervals (paired over {over}, not corrected for multiple comparisons)" if gaps else ""
+
+
+def latex(table: Table, caption: str, label: str) -> str:
+    """A table environment to be referred to as tab:``label``, or several where even both columns of a page are too narrow for all of it."""
+    fit = next((environment for environment, width_pt in WIDTHS_PT.items() if _width_pt(table) <= width_pt), None)
+    if fit is not None or len(table.header) <= 2:
+        return _environment(table, rf"\caption{{{tex(caption)}}}\label{{tab:{label}}}", fit or "table*")
+    fitting = [count for count in range(3, len(table.header)) if _width_pt(_first(table, count)) <= WIDTHS_PT["table*"]]
+    most = max(fitting, default=2)
+    rest = table.pick([0, *range(most, len(table.header))])
+    return latex(_first(table, most), caption, label) + "\n" + latex(rest, "Continued.", f"{label}-continued")
+
+
+def _first(table: Table, count: int) -> Table:
+    return table.pick(list(range(count)))
+
+
+def _width_pt(table: Table) -> float:
+    """Of all columns, with the space between them; a group's name may be wider than its columns."""
+    widths = []
+    for c, name in enumerate(table.header):
+        cells = [_text_pt(row[c].text) * (BOLD if (r, c) in table.best else 1) for r, row in enumerate(table.rows)]
+        widths.append(max([*map(_text_pt, _lines(name)), *cells]))
+    start, total = 0, 0.0
+    for label, span in table.groups or [("", len(widths))]:
+        inner = sum(widths[start : start + span]) * SCALE + 2 * SPACE_PT * (span - 1)
+        total += max(inner, _text_pt(label) * SCALE) + 2 * SPACE_PT
+        start += span
+    return total
+
+
+def _text_pt(text: str) -> float:
+    return sum(NARROW_PT if c in NARROW else WIDE_PT if c in WIDE else LETTER_PT for c in text)
+
+
+def _environment(table: Table, caption: str, environment: str) -> str:
+    """A booktabs tabular in its environment, below the commands of its caption."""
+    sides = "".join("l" if i in table.left else "r" for i in range(len(table.header)))
+    groups, rules, at = [], [], 1
+    for label, span in table.groups:
+        groups.append(rf"\multicolumn{{{span}}}{{c}}{{{tex(label)}}}")
+        rules += [rf"\cmidrule(lr){{{at}-{at + span - 1}}}"] if label else []
+        at += span
+    over = [" & ".join(groups) + r" \\", "".join(rules)] if any(label for label, _ in table.groups) else []
+    body = [" & ".join(_cell(e, (r, c) in table.best) for c, e in enumerate(row)) + r" \\" for r, row in enumerate(table.rows)]
+    lines = [
+        rf"\begin{{{environment}}}", r"\centering", rf"\footnotesize\setlength{{\tabcolsep}}{{{SPACE_PT}pt}}",
+        r"\setlength{\belowcaptionskip}{4pt}",
+        caption, rf"\begin{{tabular}}{{@{{}}{sides}@{{}}}}", r"\toprule", *over, *_header(table), r"\midrule", *body,
+        r"\bottomrule", r"\end{tabular}", rf"\end{{{environment}}}",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _header(table: Table) -> list[str]:
+    """Names of columns, in as many lines as the longest takes, the last ones at the bottom."""
+    names = [_lines(name) for name in table.header]
+    depth = max(map(len, names))
+    padded = [[""] * (depth - len(name)) + name for name in names]
+    return [" & ".join(tex(name[line]) for name in padded) + r" \\" for line in range(depth)]
+
+
+def _lines(name: str) -> list[str]:
+    """A column's name in lines of about a dozen letters."""
+    lines = [""]
+    for word in name.split():
+        if lines[-1] and len(lines[-1]) + len(word) >= 12:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines
+
+
+def _cell(entry: Entry, best: bool) -> str:
+    text = tex(entry.text)
+    if entry.kind == PUBLISHED:
+        return rf"\textit{{{text}}}"
+    return rf"\textbf{{{text}}}" if best else text
+
+
+def tex(text: str) -> str:
+    """The text with LaTeX's own characters escaped, those that it cannot set by their number; CO2e with its index."""
+    return "".join(TEX.get(c, c if c <= LAST_OF_LATIN else f"(U+{ord(c):04X})") for c in text).replace("CO2", r"CO\textsubscript{2}")

@@ -1,0 +1,50 @@
+"""report.md: the page for viewers that show no HTML."""
+
+from __future__ import annotations
+
+from vitssl.report.findings.sentences import progress, sentences
+from vitssl.report.pages import render, sections
+from vitssl.report.table import Table
+from vitssl.report.tables import details
+
+
+def markdown(report: sections.Report) -> str:
+    """The page's sections in its order; plots are links to their files, and pictures are left to the page."""
+    grid, shown = report.grid, sections.contents(report)
+    warnings = [f"**Warning:** {text}: see [Data](#data)." for text in details.warnings(grid)]
+    given = [*shown.found, *(sections.Section(table.title, [[table]]) for table in shown.main), *shown.front, *shown.more]
+    head = [f"# {sections.title(grid)}", f"{sections.compared(grid)} {progress(grid.sweep)}", *warnings]
+    return "\n\n".join([*head, *filter(None, map(_section, given))]) + "\n"
+
+
+def _section(section: sections.Section) -> str:
+    parts = [text for row in section.rows for part in row if (text := _part(part, section.name))]
+    return "\n\n".join([f"## {section.name}", *parts]) if parts else ""
+
+
+def _part(part: sections.Part, under: str) -> str:
+    match part:
+        case Table():
+            return _titled(part.title if part.title != under else "", render.markdown(part))
+        case sections.Plots(by_name):
+            return "\n\n".join(f"![{drawn.caption}]({name}.svg)" for name, drawn in by_name.values())
+        case sections.Found(said):
+            return _list(sentences(said))
+        case sections.Lines(texts):
+            return _list(texts)
+        case sections.Text(text):
+            return text
+        case sections.Pairs(texts, behind):
+            return _titled(behind, _list([f"{name}: {text}" for name, text in texts.items()]))
+        case sections.Failed(failures):
+            return _list(list(map(str, failures)))
+        case sections.Strips():
+            return ""
+
+
+def _titled(title: str, text: str) -> str:
+    return f"### {title}\n\n{text}" if title else text
+
+
+def _list(lines: list[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines)

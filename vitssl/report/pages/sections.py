@@ -1,0 +1,224 @@
+"""What a report shows, in its order. The page and report.md lay the same sections out, each in its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from vitssl.report.findings.sentences import further, headlines
+from vitssl.report.results import seen
+from vitssl.report.results.collect import Sweep
+from vitssl.report.results.energy import statement
+from vitssl.report.results.failures import Failure, failures
+from vitssl.report.results.grid import SEED, Grid
+from vitssl.report.results.hyperparameters import without_influence
+from vitssl.report.table import Table
+from vitssl.report.tables import details, differences, evaluations, main_table, selection, spending
+from vitssl.report.tables.settings import provenance, settings
+from vitssl.words import counted
+
+FRONT: dict[str, dict[str, str]] = {
+    "Accuracy against training cost": {"multiply-adds": "accuracy_vs_macs", "energy": "accuracy_vs_energy", "time": "accuracy_vs_hours"},
+    "Accuracy over what the sweep varies": {"": "accuracy_by_axis"},
+}  # the plots that a report begins with, by heading
+CURVES = {"over images seen": "learning_curves_images", "over epochs": "learning_curves", "over wall time": "learning_curves_time"}
+ENERGY, CONFUSION = "energy_by_component", "confusion"
+PLACED = {*(name for names in FRONT.values() for name in names.values()), *CURVES.values(), ENERGY, CONFUSION}
+VIEWS = "The first images of the first batch, as the network sees them."
+RECONSTRUCTED = "Eight test images after the last step: the objective's input, its reconstruction, and the original images."
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A plot as a page shows it: its caption, and the <svg> element."""
+
+    caption: str
+    svg: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """A sweep, its plots by file name, and the main table's columns by name (None: the usual ones)."""
+
+    grid: Grid
+    plots: dict[str, Drawn]
+    columns: list[str] | None = None
+
+
+@dataclass(frozen=True)
+class Plots:
+    """Plots that take turns at one place: by what each is called there its file's name, and how it looks."""
+
+    by_name: dict[str, tuple[str, Drawn]]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Sentences, by what they are about."""
+
+    said: dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class Lines:
+    texts: list[str]
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text that is copied as a whole."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """What things are called, and what they are.
+
+    Attributes:
+        behind: the words behind which they are folded away; empty: they are not.
+    """
+
+    texts: dict[str, str]
+    behind: str = ""
+
+
+@dataclass(frozen=True)
+class Strips:
+    """Pictures, and what they all are."""
+
+    pictures: list[seen.Picture]
+    caption: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    failures: list[Failure]
+
+
+Part = Table | Plots | Found | Lines | Text | Pairs | Strips | Failed
+
+
+@dataclass(frozen=True)
+class Section:
+    """Parts under a heading: lines of those that stand side by side where there is room. A table of the section's own title needs no
+    second one."""
+
+    name: str
+    rows: list[list[Part]]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """Sections that hold something: what was found, the main table (or several), plots of accuracy, and everything behind these."""
+
+    found: list[Section]
+    main: list[Table]
+    front: list[Section]
+    more: list[Section]
+
+
+def contents(report: Report) -> Contents:
+    grid = report.grid
+    return Contents(
+        found=_full([Section("What was found", [_part(Found, headlines(grid))])]),
+        main=[main_table.table(part, report.columns) for part in grid.parts],
+        front=_full([Section(words, [_plots(report, names)]) for words, names in FRONT.items()]),
+        more=_full(_more(report)),
+    )
+
+
+def _more(report: Report) -> list[Section]:
+    grid = report.grid
+    differing, shared = settings(grid)
+    equal = f"Settings that are equal wherever they are on ({len(shared)})"
+    evaluated = _tables(evaluations.table(grid), evaluations.differences(grid), evaluations.per_class(grid))
+    return [
+        Section("What failed", [_part(Failed, failures(grid.sweep))]),
+        Section("Chosen and compared" if grid.sweep.facts["select"] else "Compared", _compared(report)),
+        Section("Further findings", [_part(Found, further(grid))]),
+        Section("Cost", [_tables(spending.cost(grid), main_table.size(grid)) + _plots(report, {"": ENERGY})]),
+        Section("Energy and CO2e, for a paper", [_part(Text, statement(grid.sweep))]),
+        Section("Learning curves", [_plots(report, CURVES)]),
+        Section("Evaluations", [evaluated + _plots(report, {"": CONFUSION})]),
+        Section("What training saw", [_part(Strips, seen.pictures(grid, "views"), VIEWS)]),
+        Section("Reconstructions", [_part(Strips, seen.pictures(grid, "reconstructions", seen.ROWS), RECONSTRUCTED)]),
+        Section("Analyses", [[part for name in report.plots if name not in PLACED for part in _plots(report, {"": name})]]),
+        Section("Data", [_tables(details.data(grid))]),
+        Section("Other readings of the same runs", [_tables(evaluations.readings(grid))]),
+        Section("Cost in detail", [_tables(spending.by_stage(grid), spending.published(grid))]),
+        Section("Runs", [_tables(details.runs(grid.sweep))]),
+        Section("Settings", [_tables(differing), _part(Pairs, shared, equal)]),
+        Section("Provenance", [_part(Pairs, provenance(grid))]),
+        Section("Notes", [_part(Lines, notes(grid))]),
+    ]
+
+
+def _compared(report: Report) -> list[list[Part]]:
+    grid = report.grid
+    chosen = _tables(selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns))
+    return [chosen, _tables(*differences.pairs(grid), differences.columns(grid))]
+
+
+def _part(kind: Callable[..., Part], content: Any, *more: str) -> list[Part]:
+    """A part, unless it would be empty."""
+    return [kind(content, *more)] if content else []
+
+
+def _tables(*tables: Table | None) -> list[Part]:
+    """Those that have lines."""
+    return [table for table in tables if table is not None and table.rows and len(table.header) > 1]
+
+
+def _plots(report: Report, names: dict[str, str]) -> list[Part]:
+    """Those of the names that were drawn, in one place."""
+    return _part(Plots, {words: (name, report.plots[name]) for words, name in names.items() if name in report.plots})
+
+
+def _full(sections: list[Section]) -> list[Section]:
+    """Without empty ones."""
+    full = [Section(section.name, [row for row in section.rows if row]) for section in sections]
+    return [section for section in full if section.rows]
+
+
+# ----------------------------------------------------------------------------------------------------- what a sweep says of itself
+
+
+def title(grid: Grid) -> str:
+    return f"{grid.sweep.name}: accuracy, cost and emissions"
+
+
+def compared(grid: Grid) -> str:
+    """What the sweep compares, in one sentence; an axis of a single value says nothing of that."""
+    axes = {axis: values for axis, values in grid.sweep.facts["axes"].items() if len(values) > 1}
+    over = "; ".join(f"{'seeds' if axis == SEED else grid.short(axis)} {', '.join(map(str, values))}" for axis, values in axes.items())
+    arms = ", ".join(grid.called(arm) for arm in grid.sweep.arms)
+    return f"{counted(len(grid.sweep.arms), 'arm')} ({arms})" + (f" over {over}." if over else ".")
+
+
+def notes(grid: Grid) -> list[str]:
+    """The sweep's notes and those of its arms, as far as the command line cannot contradict them, and what that changed."""
+    arms, valid = grid.sweep.arms, not _contradicts(grid.sweep)
+    return [
+        *(grid.sweep.facts["notes"] if valid else []),
+        *(f"{grid.called(arm)}: not runnable: {arm.not_runnable}" for arm in arms if arm.not_runnable),
+        *(f"{grid.called(arm)}: {arm.note}" for arm in arms if arm.note and valid),
+        *filter(None, [_overridden(grid.sweep)]),
+    ]
+
+
+def _overridden(sweep: Sweep) -> str:
+    """What the command line changed; empty where nothing was changed."""
+    if not (fields := sweep.facts["overrides"]):
+        return ""
+    noted = sweep.facts["notes"] or any(arm.note for arm in sweep.arms)
+    left_out = (
+        f"; the notes of {sweep.facts['file']} are left out, since they apply to its own settings" if noted and _contradicts(sweep) else ""
+    )
+    return f"Set on the command line: {', '.join(fields)}{left_out}."
+
+
+def _contradicts(sweep: Sweep) -> bool:
+    """Did the command line set a field that results follow from? What the sweep file's notes say of its settings may then be wrong."""
+    return not all(map(without_influence, sweep.facts["overrides"]))

@@ -1,0 +1,134 @@
+"""The sweep's numbers as CSV: a line for each row of the main table, for each model, and for each pair that may be compared."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Iterator
+from io import StringIO
+from itertools import combinations
+from statistics import mean
+
+from vitssl.report.results.collect import Cell, RunFolder
+from vitssl.report.results.costs import images_per_s, macs
+from vitssl.report.results.grid import SEED, Grid
+from vitssl.report.results.rows import Row, cost_of, cost_per_model, finished
+from vitssl.report.results.schedule import training_macs
+from vitssl.report.results.stats import LEAST, holm, std
+from vitssl.report.tables import selection
+from vitssl.report.tables.evaluations import telling
+from vitssl.words import as_cell
+
+
+def numbers(grid: Grid) -> str:
+    """One line per row and column of the table."""
+    return _csv([_line(grid, row, column) for row in grid.rows for column in grid.columns])
+
+
+def by_seed(grid: Grid) -> str:
+    """One line per trained model: its seed, every metric of its last stage, and what all of its stages took."""
+    places = [(row, column) for row in grid.rows for column in grid.columns]
+    return _csv([_model(grid, row, column, cell) for row, column in places for cell in row.finished(column)])
+
+
+def pairs(grid: Grid) -> str:
+    """One line per two arms of a column of the sweep, at the same cost where an axis is of that, and per arm at two columns of one data
+    set: the first minus the second. What is of one column and cost is corrected for its comparisons together, as in the report's
+    sentences, and what is between columns too."""
+    alike: dict[object, list[Row]] = {}
+    for row in grid.rows:
+        alike.setdefault(row.values.get(grid.cost_axis), []).append(row)
+    families = [
+        [(one, other, column, column) for one, other in combinations(rows, 2)] for rows in alike.values() for column in grid.columns
+    ]
+    columns = combinations(grid.columns, 2) if grid.of_one_set else []
+    families.append([(row, row, later, earlier) for earlier, later in columns for row in grid.rows])
+    return _csv([line for family in families for line in _family(grid, family)])
+
+
+def _family(grid: Grid, places: list[tuple[Row, Row, object, object]]) -> Iterator[dict[str, object]]:
+    gaps = [grid.gap(one, other, column, than) for one, other, column, than in places]
+    known = [gap.p for gap in gaps if gap and gap.p is not None]
+    together = iter(holm(known))
+    for (one, other, column, than), gap in zip(places, gaps, strict=True):
+        p = gap.p if gap else None
+        yield {
+            **_named(grid, one, column), **{f"than_{name}": value for name, value in _named(grid, other, than).items()},
+            "difference": gap and round(gap.mean, 12), "ci95_low": gap and gap.low, "ci95_high": gap and gap.high,
+            "p": p, "p_holm": None if p is None else next(together), "comparisons": len(known),
+            "may_be_chance": gap.open if gap and gap.seeds >= LEAST else None, "seeds": gap and gap.seeds, "interval": gap and gap.how,
+        }  # fmt: skip
+
+
+def _csv(lines: list[dict[str, object]]) -> str:
+    """Unrounded, for a spreadsheet."""
+    out = StringIO()
+    writer = csv.DictWriter(out, fieldnames=list(dict.fromkeys(key for line in lines for key in line)) or ["arm"], lineterminator="\n")
+    writer.writeheader()
+    for line in lines:
+        writer.writerow({name: as_cell(value) if isinstance(value, str) else value for name, value in line.items()})
+    return out.getvalue()
+
+
+def _named(grid: Grid, row: Row, column: object) -> dict[str, object]:
+    """The row and its place."""
+    return {"arm": row.arm.name, **row.values, **({grid.sweep.facts["columns"]: column} if grid.sweep.facts["columns"] else {})}
+
+
+def _model(grid: Grid, row: Row, column: object, cell: Cell) -> dict[str, object]:
+    run, cost = cell.last, cost_of(cell)
+    metrics = {name: telling(run, name, run.metrics(name)) for name in ("test", "val", "test_ema", *run.evals)}
+    return {
+        **_named(grid, row, column), "seed": cell.axes.get(SEED), "run": run.path.name,
+        **{f"{name}_{key}": value for name, of in metrics.items() for key, value in of.items() if isinstance(value, int | float)},
+        **_by_stage(cell, "epochs", lambda each: each.done.get("epochs")), **_by_stage(cell, "steps", lambda each: each.done["step"]),
+        "training_macs": training_macs(cell),
+        _hours(grid): cost["device_hours"], "kwh": cost["energy_kwh"], "kg_co2e_tracked": cost["co2e_kg"],
+    }  # fmt: skip
+
+
+def _hours(grid: Grid) -> str:
+    return grid.sweep.hours_name.replace("-", "_").lower()
+
+
+def _line(grid: Grid, row: Row, column: object) -> dict[str, object]:
+    cells = row.columns[column]
+    done = finished(cells)
+    scores, paper = list(grid.scores(row, column).values()), grid.published(row, column)
+    difference = grid.against_baseline(row, column)
+    cost, metric = cost_per_model(cells) or {}, "_".join(part for part in grid.metric if part != "test")
+    return {
+        **_named(grid, row, column), "paper_row": row.arm.row, "quoted": row.arm.quoted,
+        "status": " ".join(dict.fromkeys(c.status for c in row.candidates(column))) or row.arm.not_runnable or "",
+        "seeds": len(scores), f"{metric}_mean": mean(scores) if scores else None, f"{metric}_std": std(scores),
+        f"paper_{metric}": paper, "minus_paper": mean(scores) - paper if scores and paper is not None else None,
+        "minus_baseline": difference and difference.mean, "ci95_low": difference and difference.low,
+        "ci95_high": difference and difference.high,
+        "interval": difference and difference.how,
+        **selection.numbers(grid, row, column),
+        **(_size(done[0]) if done else {}),
+        "training_macs": macs(done),
+        _hours(grid): cost.get("device_hours"), f"{_hours(grid)}_std": _spread(done, "device_hours"), "gpu_kwh": cost.get("gpu_kwh"),
+        "cpu_kwh": cost.get("cpu_kwh"), "ram_kwh": cost.get("ram_kwh"), "kwh": cost.get("energy_kwh"),
+        "kwh_std": _spread(done, "energy_kwh"),
+        "kg_co2e_tracked": cost.get("co2e_kg"), "kg_co2e_estimate": cost.get("estimate_kg") or None, "money": cost.get("money") or None,
+        "inference_images_per_s": images_per_s(grid, done[0])[0] if done else None,
+    }  # fmt: skip
+
+
+def _by_stage(cell: Cell, name: str, value: Callable[[RunFolder], object]) -> dict[str, object]:
+    """Of the last stage by that name alone; of earlier ones with the stage's behind it."""
+    *earlier, (_, last) = cell.stages
+    return {name: value(last), **{f"{name}_{stage}": value(run) for stage, run in earlier}}
+
+
+def _size(cell: Cell) -> dict[str, object]:
+    cost = cell.last.cost
+    return {
+        **_by_stage(cell, "params_train", lambda run: run.cost["params_train"]), "params_inference": cost["params_inference"],
+        "activations_inference": cost["activations_inference"],
+        **_by_stage(cell, "macs_train_forward", lambda run: run.cost["macs_train_forward"]), "macs_inference": cost["macs_inference"],
+    }  # fmt: skip
+
+
+def _spread(done: list[Cell], cost: str) -> float | None:
+    return std([cost_of(cell)[cost] for cell in done])

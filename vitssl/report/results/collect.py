@@ -1,0 +1,274 @@
+"""A sweep folder as data: what its run folders hold, what every run cost, and how far it got.
+
+Reads JSON and YAML files only; works on a sweep that is half finished, or not begun.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from vitssl import sweep_folder
+from vitssl.config import ConfigError, Site, fill, load
+from vitssl.emissions import grid_of, intensity_kg_per_kwh, names_grid
+from vitssl.files import read_events, read_json
+from vitssl.records import COST, EVALUATED, MEASURED, check_as
+from vitssl.report.results import kept
+from vitssl.run_folder import DONE, ERROR, EVALS
+from vitssl.words import printable
+
+SILENT_S = 300.0  # a running attempt writes its energy every 10 s; after this long without a record it counts as interrupted
+SUMMED = (
+    "device_hours",
+    "gpu_hours",
+    "gpu_busy_hours",
+    "cpu_hours",
+    "gpu_kwh",
+    "cpu_kwh",
+    "ram_kwh",
+    "energy_kwh",
+    "co2e_kg",
+    "estimate_kg",
+    "money",
+)
+
+
+@dataclass
+class Arm:
+    """One row of the sweep file, with what the paper prints for it."""
+
+    name: str
+    row: str  # of the paper's table
+    published: Any  # a number, or numbers by axis value
+    published_cost: dict[str, Any] | None
+    quoted: bool  # the paper only quotes this row from elsewhere
+    not_runnable: str | None  # why
+    note: str | None
+    baseline: str | None  # the arm that it is compared with, where that is not the sweep's
+
+
+@dataclass
+class RunFolder:
+    """One run folder, read."""
+
+    path: Path
+    status: str  # done, failed, running, stopped (to be continued), interrupted (killed), waiting, unreadable (a damaged record)
+    error: str = ""  # why it failed, or which record is damaged
+    run: dict[str, Any] = field(default_factory=dict)  # run.yaml, every default explicit; empty where there is none
+    job: dict[str, Any] = field(default_factory=dict)
+    cost: dict[str, Any] = field(default_factory=dict)  # cost.json
+    done: dict[str, Any] = field(default_factory=dict)
+    evals: dict[str, Any] = field(default_factory=dict)  # of the configured evaluators: their config, epoch and metrics, by name
+    events: list[dict[str, Any]] = field(default_factory=list)
+    failures: list[dict[str, Any]] = field(default_factory=list)  # errors.jsonl and error.json: of every attempt
+    emissions: list[dict[str, Any]] = field(default_factory=list)  # one per attempt and node
+    spent: dict[str, float] = field(default_factory=dict)  # SUMMED, over all attempts and nodes
+    site: Site = field(default_factory=Site)
+    converted: bool = False  # are its emissions those of the grid that a later command named?
+
+    def metrics(self, evaluator: str) -> dict[str, float]:
+        """The final metrics of an evaluator: of a built-in one (test, val, test_ema), or of a configured one with the fields that the
+        run has now."""
+        if own := self.done.get(evaluator) if evaluator in EVALUATED else None:
+            return own
+        entry, fields = self.evals.get(evaluator, {}), (self.run.get("evals") or {}).get(evaluator) or {}
+        told = entry.get("config", {})
+        same = all(told.get(key) == value for key, value in fields.items() if key != "every")
+        return entry.get("metrics") or {} if same else {}
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        """The events of one kind, in order."""
+        return [e for e in self.events if e["event"] == kind]
+
+    @property
+    def attempts(self) -> int:
+        return len({e["attempt"] for e in (*self.of("start"), *self.emissions)})
+
+    @property
+    def progress(self) -> str:
+        starts = self.of("start")
+        return f"step {self.events[-1]['step']} of {starts[-1]['steps']}" if starts else ""
+
+
+@dataclass
+class Cell:
+    """One arm at one point of the axes: the stages that its accuracy depends on; the last one is evaluated for it."""
+
+    arm: str
+    axes: dict[str, Any]
+    stages: list[tuple[str, RunFolder]]
+
+    @property
+    def status(self) -> str:
+        """done when every stage is; otherwise that of the first stage that is not."""
+        return next((run.status for _, run in self.stages if run.status != "done"), "done")
+
+    @property
+    def last(self) -> RunFolder:
+        return self.stages[-1][1]
+
+    def result(self, evaluator: str, metric: str) -> float | None:
+        """`metric` (such as top1, in %) of the last stage: of an evaluator, or of test_best or selected."""
+        return self.last.metrics(evaluator).get(metric) if self.status == "done" else None
+
+
+@dataclass
+class Sweep:
+    folder: Path
+    facts: dict[str, Any]  # sweep.json
+    arms: list[Arm]
+    cells: list[Cell]
+    runs: dict[Path, RunFolder]  # each once, however many cells use it
+
+    @property
+    def name(self) -> str:
+        return self.facts["name"]
+
+    def link(self, run: RunFolder) -> str:
+        """The way from the report's folder to a run's."""
+        return quote(os.path.relpath(run.path, self.folder / "report")) + "/"
+
+    @property
+    def currency(self) -> str | None:
+        """What the runs are paid in; None where they use several currencies, whose sum would mean nothing."""
+        paid = {run.site.currency for run in self.runs.values() if run.site.price_per_gpu_hour}
+        return None if len(paid) > 1 else next(iter(paid), Site().currency)
+
+    @property
+    def hours_name(self) -> str:
+        return "GPU-hours" if self.on_gpu else "device-hours"
+
+    @property
+    def busy_name(self) -> str:
+        """The part of these hours that the devices worked."""
+        return "of them GPU-busy hours" if self.on_gpu else "CPU-hours"
+
+    @property
+    def on_gpu(self) -> bool:
+        return any(run.spent["gpu_hours"] > 0 for run in self.runs.values())
+
+
+def collect(folder: str | Path) -> Sweep:
+    """Read a sweep folder and every run folder that it names.
+
+    Raises:
+        ConfigError: there is no sweep.json.
+    """
+    folder = Path(folder)
+    facts = sweep_folder.read(folder)
+    site = fill(Site, facts["site"])
+    runs: dict[Path, RunFolder] = {}
+    cells = []
+    for cell in facts["cells"]:
+        stages = []
+        for stage in cell["stages"]:
+            place = folder / stage["folder"]
+            if place not in runs:
+                runs[place] = _read(place, site)
+            stages.append((stage["stage"], runs[place]))
+        cells.append(Cell(cell["arm"], cell["axes"], stages))
+    _convert([run for run in runs.values() if run.emissions and run.site.name == site.name], site)
+    arms = [Arm(**{f.name: arm[f.name] for f in fields(Arm)}) for arm in facts["arms"]]
+    sweep = Sweep(folder, facts, arms, cells, runs)
+    if sweep.currency is None:
+        for run in runs.values():
+            run.spent["money"] = 0.0
+    return sweep
+
+
+def _convert(runs: list[RunFolder], site: Site) -> None:
+    """Compute the emissions of runs whose command named no grid anew, with the one that the sweep's last command named for this site.
+
+    Of an intensity by the hour there would have to be one for then.
+    """
+    assumed = [run for run in runs if not names_grid(run.site)]
+    if not assumed or not names_grid(site) or site.intensity_csv is not None:
+        return
+    kg_per_kwh = intensity_kg_per_kwh(site)
+    for run in assumed:
+        run.site = replace(run.site, country=site.country, intensity_kg_per_kwh=site.intensity_kg_per_kwh)
+        own = {"intensity_kg_per_kwh": kg_per_kwh, "country": grid_of(site)}
+        run.emissions = [record | own | {"co2e_kg": record["energy_kwh"] * kg_per_kwh} for record in run.emissions]
+        run.spent["co2e_kg"] = sum(record["co2e_kg"] for record in run.emissions)
+        run.converted = True
+
+
+def _read(path: Path, site: Site) -> RunFolder:
+    """One run folder; of a damaged one only which record that is, so that the others are reported."""
+    try:
+        return read_folder(path, site)
+    except ConfigError as error:
+        return RunFolder(path, "unreadable", str(error), spent=add([]), site=site)
+
+
+def read_folder(path: Path, site: Site) -> RunFolder:
+    """One run folder; ``site`` is the sweep's, for a run that no launcher has described yet.
+
+    Raises:
+        ConfigError: a record is damaged, or missing where a run is done.
+    """
+    job, failure = read_json(path / "job.json"), read_json(path / ERROR)
+    site = fill(Site, job["site"]) if job.get("site") else site
+    emissions = [read_json(p) for p in sorted(path.glob("emissions-*.json"))]
+    run = RunFolder(
+        path, "waiting", error=printable(failure.get("message", "")), job=job, cost=read_json(path / "cost.json"),
+        done=read_json(path / DONE), evals=read_json(path / EVALS),
+        run=asdict(load(path)) if (path / "run.yaml").is_file() else {},
+        events=read_events(path / "metrics.jsonl"), emissions=emissions, spent=spent(emissions, site), site=site,
+        failures=[*read_events(path / "errors.jsonl"), *([failure] if failure else [])],
+    )  # fmt: skip
+    if run.done:  # an imported network has no speed
+        check_as(MEASURED if "imported" in job else COST, run.cost, path / "cost.json")
+    if run.done and "imported" not in job:
+        if not run.events and (path / "metrics.jsonl").exists():
+            raise ConfigError(
+                "it has no complete line although the run is done; restore it from a backup", place=str(path / "metrics.jsonl")
+            )
+        if not run.run:
+            raise ConfigError("it is missing although the run is done; restore it from a backup", place=str(path / "run.yaml"))
+    kept.check(path)
+    run.status = _status(run)
+    return run
+
+
+def _status(run: RunFolder) -> str:
+    if run.done:
+        return "done"
+    if run.error:
+        return "failed"
+    if not run.events and not run.emissions:
+        return "waiting"
+    if run.events and run.events[-1]["event"] == "end":
+        return "stopped"
+    newest = max([e["time"] for e in run.events] + [e["end"] for e in run.emissions])
+    return "running" if time.time() - newest < SILENT_S else "interrupted"
+
+
+def spent(emissions: Iterable[dict[str, Any]], site: Site) -> dict[str, float]:
+    """Sums over the records of attempts and nodes.
+
+    ``device_hours`` counts a node without GPUs as one device. The estimate is that of the SSAT paper's Table 3 (Lacoste et
+    al.): GPU-hours x board power x intensity; it and the money are about GPUs, so 0 without one.
+    """
+    sums = add([])
+    for record in emissions:
+        hours = record["duration_s"] / 3600
+        sums["device_hours"] += hours * max(1, record["gpus"])
+        sums["gpu_hours"] += hours * record["gpus"]
+        sums["gpu_busy_hours"] += record["gpu_busy_s"] / 3600
+        sums["cpu_hours"] += record["cpu_time_s"] / 3600
+        for name in ("gpu_kwh", "cpu_kwh", "ram_kwh", "energy_kwh", "co2e_kg"):
+            sums[name] += record[name]
+    sums["estimate_kg"] = site.estimate_kg(sums["gpu_hours"])
+    sums["money"] = sums["gpu_hours"] * site.price_per_gpu_hour
+    return sums
+
+
+def add(parts: Iterable[dict[str, float]]) -> dict[str, float]:
+    parts = list(parts)
+    return {name: sum((part[name] for part in parts), 0.0) for name in SUMMED}

@@ -1,0 +1,128 @@
+"""What energy and emissions rest on: meters and models, sites and grids; what a paper says of them, and what waiting for a grid saved."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from vitssl import intensity
+from vitssl.config import ConfigError
+from vitssl.report.results import outside
+from vitssl.report.results.collect import RunFolder, Sweep, add
+from vitssl.report.units import quantity
+from vitssl.sweep_folder import GRID
+from vitssl.words import counted, duration, listed
+
+CPU_POWER = {"rapl": "measured by RAPL", "tdp": "modelled from its TDP and load (no meter)"}
+
+
+def tracked(sweep: Sweep) -> str:
+    """Which part of the energy was measured and which modelled, as the emission files record; empty where there are none."""
+    records = [record for run in sweep.runs.values() for record in run.emissions]
+    if not records:
+        return ""
+    spent = add(run.spent for run in sweep.runs.values())
+    ram = f" ({100 * spent['ram_kwh'] / spent['energy_kwh']:.0f} % of all)" if spent["energy_kwh"] else ""
+    parts = ["GPU power was measured with NVML"] if any(record["gpus"] for record in records) else []
+    parts += [f"CPU power was {listed(CPU_POWER[record['cpu_power_source']] for record in records)}"]
+    parts += [f"memory power was modelled from its size{ram}"]
+    shares = listed(f"{100 * share:.0f} %" for share in sorted({record["node_share"] for record in records if record["node_share"] < 1}))
+    shared = f"; CPU and memory energy are each job's share of its node's ({shares})" if shares else ""
+    return f"Energy was tracked with codecarbon {listed(record['codecarbon'] for record in records)}: {listed(parts)}{shared}."
+
+
+def metered(sweep: Sweep) -> bool:
+    """Was energy measured, of GPUs or CPUs? What is modelled of a CPU's and a memory's is little else than the time."""
+    return any(record["gpus"] or record["cpu_power_source"] == "rapl" for run in sweep.runs.values() for record in run.emissions)
+
+
+def sites(sweep: Sweep) -> str:
+    """Where the runs were trained, if at several sites or prices; empty for one."""
+    counts = Counter(site_of(run) for run in sweep.runs.values() if run.emissions)
+    if len(counts) < 2:
+        return ""
+    places = "; ".join(f"{site}: {counted(n, 'run')}" for site, n in counts.items())
+    mixed = " Money is left out, since the currencies differ." if sweep.currency is None else ""
+    return f"The runs come from {len(counts)} sites, each with its carbon intensity and price: {places}.{mixed}"
+
+
+def intensities(records: Iterable[dict[str, Any]]) -> dict[str, str]:
+    """{country: kg CO2e/kWh}: of an intensity by the hour from the least of the records' means to the greatest."""
+    found: dict[str, set[float]] = {}
+    for record in records:
+        found.setdefault(record["country"], set()).add(record["intensity_kg_per_kwh"])
+    shown = {country: list(dict.fromkeys(f"{value:.3g}" for value in sorted(values))) for country, values in found.items()}
+    if len(means := shown.get(intensity.BY_HOUR, [])) > 1:
+        shown[intensity.BY_HOUR] = [f"{means[0]} to {means[-1]}"]
+    return {country: " and ".join(kg) for country, kg in shown.items()}
+
+
+def site_of(run: RunFolder) -> str:
+    """The site of a run that has begun, with the carbon intensity of the grid that its energy came from, and its price."""
+    kg = " and ".join(intensities(run.emissions).values())
+    price = run.site.price_per_gpu_hour
+    return f"{run.site.name} ({kg} kg CO2e/kWh{f', {price:g} {run.site.currency} per GPU-hour' if price else ''})"
+
+
+# ---------------------------------------------------------------------------------------------------------- for a paper
+
+
+def statement(sweep: Sweep) -> str:
+    """The sentences; empty where nothing was recorded."""
+    runs = [run for run in sweep.runs.values() if run.emissions]
+    if not runs:
+        return ""
+    spent = add(run.spent for run in runs)
+    used = f"used {quantity(spent['energy_kwh'], 'kWh')} of electricity and caused {quantity(spent['co2e_kg'], 'kg')} of CO2e"
+    unfinished = sum(run.status != "done" for run in runs)
+    trainings = counted(len(runs), "training run") + (f", {unfinished} of them not finished," if unfinished else "")
+    hours = quantity(spent["device_hours"], "hours", sweep.hours_name)
+    on = listed(event["device"] for run in runs for event in run.of("start"))
+    grids = intensities(record for run in runs for record in run.emissions)
+    return (
+        f"Training the models of this work is estimated to have {used}: {trainings} of {hours} in all{f' on {on}' if on else ''}."
+        f"{unrecorded(sweep)}{outside.not_counted(sweep)} {tracked(sweep)} Cooling and other overheads of the data centre (PUE 1) and the "
+        "making of the hardware are not included. The carbon intensity of the grid was taken as "
+        f"{listed(f'{kg} kg CO2e/kWh ({country})' for country, kg in grids.items())}."
+    )
+
+
+def unrecorded(sweep: Sweep) -> str:
+    """That the energy of trained runs is not in the sums, where their records are missing or cannot be read."""
+    done = [run for run in sweep.runs.values() if run.status == "done" and "imported" not in run.job]
+    missing = sum(run.status == "unreadable" for run in sweep.runs.values()) + sum(not run.emissions for run in done)
+    if not missing:
+        return ""
+    return f" Not counted: {counted(missing, 'further run')} whose energy record is missing or unreadable."
+
+
+# -------------------------------------------------------------------------------------------------------- greener hours
+
+
+def waited(sweep: Sweep) -> str:
+    """Both amounts; empty where no run was made to wait."""
+    waited = [run for run in sweep.runs.values() if _waited_s(run) > 0 and run.emissions]
+    if not waited:
+        return ""
+    try:
+        grid = intensity.read(sweep.folder / GRID)
+    except ConfigError as error:
+        return f"How much CO2e {counted(len(waited), 'run')} saved by waiting for a greener grid is unknown: {error}."
+    then, at_once = (sum(_co2e_kg(run, grid, share) for run in waited) for share in (0.0, 1.0))
+    share = f", {abs(1 - then / at_once):.0%} {'less' if then <= at_once else 'more'}" if at_once else ""
+    longest = duration(max(map(_waited_s, waited)))
+    return (
+        f"{counted(len(waited), 'run')} waited up to {longest} for a greener grid and caused {quantity(then, 'kg')} of CO2e instead of "
+        f"{quantity(at_once, 'kg')} had they begun at once{share}."
+    )
+
+
+def _waited_s(run: RunFolder) -> float:
+    start = run.job.get("start") or {}
+    return start.get("begin", 0.0) - start.get("asked", 0.0)
+
+
+def _co2e_kg(run: RunFolder, grid: intensity.Intensity, share: float) -> float:
+    """Had the run begun earlier by this share of the time that it waited."""
+    return sum(intensity.co2e_kg(record["kwh_by_quarter_hour"], grid, share * _waited_s(run)) for record in run.emissions)

@@ -1,0 +1,76 @@
+"""How far arms are from their baseline, from each other, and from themselves at another column, as tables."""
+
+from __future__ import annotations
+
+from vitssl.report.results.grid import Grid
+from vitssl.report.table import NOTE, Entry, Table
+from vitssl.report.tables.entries import LOWER_IS_BETTER, versus
+
+FEW_COLUMNS, FEWEST_PAIRED, MOST_PAIRED = 2, 3, 6  # of the sweep, and arms, of which every pair is shown
+
+
+def differences(grid: Grid) -> Table | None:
+    """Every arm minus the baseline, with a 95 % confidence interval."""
+    rows = []
+    for row in grid.rows:
+        intervals = [grid.against_baseline(row, column) for column in grid.columns]
+        if any(intervals):
+            against = f" against {grid.baseline_name(row)}" if row.arm.baseline else ""
+            how = "; ".join(dict.fromkeys(d.how for d in intervals if d))
+            rows.append([Entry(grid.label(row) + against), *map(versus, intervals), Entry(how, NOTE)])
+    if not rows:
+        return None
+    what = f"Percentage points of {grid.measured.name}" if grid.measured.unit == "%" else grid.measured.name
+    direction = f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
+    return Table(
+        f"Difference from {grid.baselines()}", ["arm", *(grid.name(c) or grid.measured.title for c in grid.columns), "interval"], rows,
+        caption=f"{what}{_in_brackets(rows)}.{direction}",
+        left=frozenset({0, len(grid.columns) + 1}),
+    )  # fmt: skip
+
+
+def _in_brackets(rows: list[list[Entry]]) -> str:
+    """What the brackets of differences hold, where there are any: of two seeds there is no interval."""
+    return ", with the 95 % confidence interval in brackets" if any("[" in entry.text for row in rows for entry in row) else ""
+
+
+def pairs(grid: Grid) -> list[Table]:
+    """Every arm minus every other, a table for each of few columns, and for equal epochs and equal cost; none where the differences from
+    the baseline are all, or very many."""
+    return [table for part in grid.parts for table in _pairs(part)]
+
+
+def _pairs(grid: Grid) -> list[Table]:
+    made = []
+    for column in grid.columns if len(grid.columns) <= FEW_COLUMNS else []:
+        rows = [row for row in grid.rows if grid.scores(row, column)]
+        if FEWEST_PAIRED <= len(rows) <= MOST_PAIRED:
+            lines = [
+                [Entry(grid.label(one)), *(versus(grid.gap(one, other, column)) if other is not one else Entry() for other in rows)]
+                for one in rows
+            ]
+            title = ", ".join(filter(None, ["Arms against each other", grid.name(column), grid.part]))
+            caption = "The row's arm minus the column's arm."
+            if intervals := _in_brackets(lines):
+                caption = (
+                    f"{caption[:-1]}{intervals}. Bold: the interval excludes 0. p-values, uncorrected and after Holm's correction for all "
+                )
+                caption += "comparisons, are in differences.csv."
+            told = {
+                (i, j)
+                for i, one in enumerate(rows)
+                for j, other in enumerate(rows, start=1)
+                if other is not one and (gap := grid.gap(one, other, column)) and not gap.open
+            }
+            made.append(Table(title, ["arm", *map(grid.label, rows)], lines, caption, best=told))
+    return made
+
+
+def columns(grid: Grid) -> Table | None:
+    """Every arm at the other columns minus itself at the first; None where these are of several data sets, or many."""
+    first, *others = grid.columns
+    if not 0 < len(others) < MOST_PAIRED or not grid.of_one_set:
+        return None
+    rows = [[Entry(grid.label(row)), *(versus(grid.gap(row, row, column, first)) for column in others)] for row in grid.rows]
+    caption = f"Each arm minus the same arm at {grid.name(first)}{_in_brackets(rows)}."
+    return Table(f"Against {grid.name(first)}", ["arm", *map(grid.name, others)], rows, caption)

@@ -1,0 +1,150 @@
+"""Results besides the sweep's metric: what evaluators found, of single classes too, and other readings of the same runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vitssl.config.evals import FIRST, KINDS, METRICS, OF_FEATURES
+from vitssl.report.results.collect import RunFolder
+from vitssl.report.results.confusion import Confusion, matrices
+from vitssl.report.results.grid import Grid
+from vitssl.report.results.stats import Difference, plus_minus
+from vitssl.report.table import DASH, NOTE, Entry, Table, signed
+from vitssl.report.tables.entries import LOWER_IS_BETTER, versus, which
+from vitssl.words import few, listed
+
+LOWEST = 10  # classes of a model that the table of classes lists
+
+
+def table(grid: Grid) -> Table | None:
+    """Every metric of every evaluator, by arm and stage; None where it would only repeat the main table."""
+    rows, new = [], False
+    for users, stage, runs in _once(grid):
+        for name in dict.fromkeys(["test", "val", "test_ema", *(name for run in runs for name in run.evals)]):
+            if having := [run for run in runs if run.metrics(name)]:
+                seeds = [telling(run, name, run.metrics(name)) for run in runs]
+                found = {metric: [scores[metric] for scores in seeds if metric in scores] for metric in METRICS}
+                new = new or name != "test" or any(found[metric] for metric in METRICS.keys() - {"top1", "top5", "loss"})
+                named = [*users, Entry(stage), Entry(name), Entry(_fields(having[0], name), NOTE)]
+                rows.append([*named, *(_entry(values, len(seeds)) for values in found.values())])
+    if not new:
+        return None
+    header = ["arm", grid.axis_name, "stage", "evaluator", "fields", *(metric.title for metric in METRICS.values())]
+    caption = (
+        "After the last epoch of each stage, mean ± standard deviation over finished seeds. test, val and test_ema are the run's own "
+        f"classifier; {listed(OF_FEATURES)} are fitted to frozen features of the labelled training images, without augmentation. NLL: mean "
+        f"cross-entropy; AUC: one class against the rest, averaged; ECE: 15 bins. {LOWER_IS_BETTER}"
+    )
+    return Table("Evaluations", header, rows, caption, left=frozenset(range(5))).trimmed()
+
+
+def differences(grid: Grid) -> Table | None:
+    """Every arm minus its baseline in the metrics of the test split besides the sweep's; None where there are no others."""
+    rows = []
+    for row, column, done in grid.models():
+        if (base := grid.baseline(row)) is not None:
+            told = telling(done[0].last, "test", done[0].last.metrics("test"))
+            known = [key for key in METRICS if key in told and ("test", key) != grid.metric]
+            gaps = {key: grid.gap(row, base, column, of=("test", key)) for key in known}
+            rows.append([*which(grid, row, column), *(_versus(gaps.get(key)) for key in METRICS)])
+    if not any(entry.text != DASH for row in rows for entry in row[2:]):
+        return None
+    caption = (
+        "From three seeds on with 95 % confidence intervals, over seeds and test images where runs kept each image's part in a metric, or "
+        f"over folds; not corrected for multiple comparisons. {LOWER_IS_BETTER}"
+    )
+    header = ["arm", grid.axis_name, *(metric.title for metric in METRICS.values())]
+    return Table(f"Other metrics against {grid.baselines()}", header, rows, caption, left=frozenset({0, 1})).trimmed()
+
+
+def _versus(gap: Difference | None) -> Entry:
+    """Without an interval that would leave out which images are tested on; over folds it covers that."""
+    return versus(gap) if gap is None or gap.images or gap.overlap else Entry(signed(gap.mean), parts=(gap.mean,))
+
+
+def telling(run: RunFolder, name: str, metrics: dict[str, float]) -> dict[str, float]:
+    """An evaluator's metrics that say something: of five classes or fewer the right one is always among the first five."""
+    of_others = (run.evals.get(name, {}).get("config") or {}).get("shards")  # of classes that are not told
+    if of_others or run.job.get("data", {}).get("classes", FIRST + 1) > FIRST:
+        return metrics
+    return {key: value for key, value in metrics.items() if key != "top5"}
+
+
+def _once(grid: Grid) -> list[tuple[list[Entry], str, list[RunFolder]]]:
+    """Every stage's finished seeds with the arms and columns that use them: a pretraining that several share is listed once."""
+    found: dict[tuple[Path, ...], tuple[str, list[RunFolder], list[tuple[str, Any]]]] = {}
+    for row, column, done in grid.models():
+        for i, (stage, _) in enumerate(done[0].stages):
+            runs = [cell.stages[i][1] for cell in done]
+            found.setdefault(tuple(run.path for run in runs), (stage, runs, []))[2].append((grid.label(row), column))
+    return [(_users(grid, users), stage, runs) for stage, runs, users in found.values()]
+
+
+def _users(grid: Grid, users: list[tuple[str, Any]]) -> list[Entry]:
+    """The text columns of a table of stages: the arms that use one, and the columns."""
+    columns = list(dict.fromkeys(str(column) for _, column in users))
+    named = "all" if 1 < len(columns) == len(grid.columns) else ", ".join(columns)
+    return [Entry(few(list(dict.fromkeys(label for label, _ in users)))), Entry(named if grid.axis else DASH)]
+
+
+def _fields(run: RunFolder, name: str) -> str:
+    """An evaluator's type, and its fields that are not the defaults."""
+    if name not in run.evals:
+        return DASH
+    config = run.evals[name]["config"]
+    defaults = KINDS[config["type"]]().defining()
+    return ", ".join([config["type"], *(f"{key} {value}" for key, value in config.items() if value != defaults.get(key))])
+
+
+def _entry(values: list[float], seeds: int) -> Entry:
+    """Mean and spread, and of how many seeds where some have no such value."""
+    if not values:
+        return Entry()
+    return Entry(plus_minus(values) + ("" if len(values) == seeds else f" ({len(values)} of {seeds})"))
+
+
+def per_class(grid: Grid) -> Table:
+    """Recall, precision and F1 of the classes of every model, the lowest recall first; of many classes some."""
+    found = matrices(grid)
+    rows = [
+        [
+            *which(grid, m.row, m.column),
+            Entry(DASH if m.evaluator == "test" else m.evaluator),
+            Entry(m.confusion.classes[k]),
+            Entry(f"{m.confusion.counts_KK[k].sum():,.0f}"),
+            *_quality(m.confusion, k),
+        ]
+        for m in found
+        for k in np.argsort(m.confusion.recall_K, kind="stable")[:LOWEST]
+    ]
+    header = ["arm", grid.axis_name, "evaluator", "class", "images", "recall %", "precision %", "F1 %"]
+    many = any(len(m.confusion.classes) > LOWEST for m in found)
+    shown = f"The {LOWEST} classes with the lowest recall" if many else "All classes, that with the lowest recall first,"
+    caption = f"{shown} after the last epoch, pooled over all finished seeds; on the test split, unless another evaluator is named."
+    return Table("Classes", header, rows, caption, left=frozenset({0, 1, 2, 3})).trimmed()
+
+
+def _quality(c: Confusion, k: int) -> list[Entry]:
+    return [Entry(f"{100 * values_K[k]:.1f}") for values_K in (c.recall_K, c.precision_K, c.f1_K)]
+
+
+def readings(grid: Grid) -> Table | None:
+    """Other accuracies of the same runs: what choosing the epoch on the test set or on held-out images would give."""
+    kinds = {"test_ema": "top-1 of averaged weights", "selected": "top-1 at the best validation epoch", "test_best": "best on the TEST set"}
+    kinds = {k: name for k, name in kinds.items() if any(grid.scores(r, c, k, "top1") for r in grid.rows for c in grid.columns)}
+    if all(grid.scores(r, c, "test_best", "top1") == grid.scores(r, c, "test", "top1") for r in grid.rows for c in grid.columns):
+        kinds.pop("test_best", None)  # of a single evaluation
+    if not kinds:
+        return None
+    rows = []
+    for row in (r for r in grid.rows if r.done):
+        scores = [list(grid.scores(row, column, kind, "top1").values()) for column in grid.columns for kind in kinds]
+        rows.append([Entry(grid.label(row)), *(Entry(plus_minus(s) if s else DASH) for s in scores)])
+    groups = [("", 1), *((grid.name(c) or "accuracy", len(kinds)) for c in grid.columns)]
+    caption = (
+        "“Best on the TEST set” chooses the epoch on the test images themselves, which flatters every arm; no other number here does so."
+    )
+    return Table("Other readings of the same runs", ["arm", *list(kinds.values()) * len(grid.columns)], rows, caption, groups)

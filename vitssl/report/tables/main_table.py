@@ -1,0 +1,289 @@
+"""The report's first table, and the paper's: arms against the columns that are asked for by name."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from statistics import mean
+from typing import Any
+
+from vitssl.config import ConfigError
+from vitssl.config.base import closest
+from vitssl.report.results import costs, outside, schedule
+from vitssl.report.results.best import level
+from vitssl.report.results.collect import Cell, Sweep
+from vitssl.report.results.grid import Grid
+from vitssl.report.results.rows import Row, cost_per_model
+from vitssl.report.results.stats import plus_minus
+from vitssl.report.table import BAD, DASH, NOTE, PUBLISHED, Entry, Table, figure, signed
+from vitssl.report.tables import differences as further
+from vitssl.report.tables.entries import LOWER_IS_BETTER, currency, versus, which
+from vitssl.report.units import fit
+from vitssl.words import counted, listed
+
+EQUAL = {"macs": "multiply-adds", "gpu_hours": "hours", "kwh": "energy"}
+MEASURED = {"hours", "kwh", "co2e", "co2e_estimate", "money"}
+SPENT = {"training_macs", *MEASURED}
+SIZE = ("params_train", "params", "activations", "gmacs", "gmacs_inference", "images_per_s")
+UNCORRECTED = "Pairing by seed removes what affects all arms alike; intervals are not corrected for multiple comparisons."
+BOLD = "the best mean and all arms ranked before the first that is significantly worse than one above it; none if no arm is"
+FEW_COLUMNS = 2  # of the sweep, for which there is room for differences and what training takes
+FEW_KINDS = 6  # of stages, which the caption names
+
+
+@dataclass(frozen=True)
+class Column:
+    header: str  # what stands in braces depends on the sweep (`_header`)
+    entry: Callable[[Grid, Row, Any], Entry]
+
+
+def table(grid: Grid, names: list[str] | None = None) -> Table:
+    """A line for each arm; for each of several columns of the sweep (data sets) its own figures, but once what is equal in all.
+
+    Args:
+        names: of COLUMNS; None: those that fit on a page.
+
+    Raises:
+        ConfigError: another name.
+    """
+    names = check(names) if names else usual(grid)
+    once = [name for name in names if len(grid.columns) > 1 and _equal(grid, name)]
+    each = [name for name in names if name not in once]
+    places = [(column, name) for column in grid.columns for name in each] + [(grid.columns[0], name) for name in once]
+    rows = [[Entry(grid.label(row)), *(COLUMNS[name].entry(grid, row, column) for column, name in places)] for row in grid.rows]
+    groups = [("", 1), *((grid.name(column), len(each)) for column in grid.columns if each), *([("", len(once))] if once else [])]
+    title = f"Comparison of arms at {grid.part}" if grid.part else "Comparison of arms"
+    best = _best(grid, places)
+    made = Table(
+        title, ["arm", *(_header(grid, name) for _, name in places)], rows, caption=_caption(grid, set(names), best),
+        groups=groups if grid.columns != [None] else [], best=best, left=frozenset({0}),
+    )  # fmt: skip
+    return fit(made.trimmed())
+
+
+def size(grid: Grid) -> Table:
+    """How large the models are and how fast, separately for every column."""
+    rows = [[*which(grid, row, column), *(COLUMNS[name].entry(grid, row, column) for name in SIZE)] for row, column, _ in grid.models()]
+    caption = (
+        "A chain's stages are joined by +. Activations: output values of matrix products and convolutions for one image. Inference: the "
+        "fastest measurement of equal networks, as the median over batches ± half their interquartile range."
+    )
+    header = ["arm", grid.axis_name, *(_header(grid, name) for name in SIZE)]
+    return fit(Table("Size and speed", header, rows, caption, left=frozenset({0, 1})).trimmed())
+
+
+def differences(grid: Grid, names: list[str] | None = None) -> Table | None:
+    """From the baseline, where a table with the columns of these names does not say them."""
+    return None if "baseline" in (names or usual(grid)) else further.differences(grid)
+
+
+def check(names: list[str]) -> list[str]:
+    """The names, once each.
+
+    Raises:
+        ConfigError: there is no such column.
+    """
+    if unknown := [name for name in names if name not in COLUMNS]:
+        near = [found for name in unknown for found in closest(name.lower(), list(COLUMNS))]
+        meant = f" (did you mean {' and '.join(near)}?)" if near else ""
+        raise ConfigError(f"there is no column {', '.join(unknown)}{meant}; the columns are {', '.join(COLUMNS)}", "--columns")
+    return list(dict.fromkeys(names))
+
+
+def narrow(grid: Grid) -> list[str]:
+    """Those that are there however many columns the sweep has."""
+    texts = {_epochs(grid, row, column).text for row in grid.rows for column in grid.columns}
+    return ["accuracy", "paper", "difference", *(["epochs"] if len(texts - {DASH}) > 1 else [])]
+
+
+def usual(grid: Grid) -> list[str]:
+    """Of one column of the sweep its costs too, of two the exact ones; of more, or beside a paper's numbers, the accuracies alone are wide
+    enough. Epochs where they differ."""
+    first = narrow(grid)
+    steps = ["steps"] if "epochs" in first else []
+    printed = any(row.arm.published for row in grid.rows)
+    if len(grid.columns) > (1 if printed else FEW_COLUMNS):
+        return first
+    return [*first, "baseline", "training_macs", *([] if len(grid.columns) > 1 else [*steps, "hours", "kwh", "co2e"])]
+
+
+def _equal(grid: Grid, name: str) -> bool:
+    """Does every arm have the same figure in all columns of the sweep?"""
+    if name in ("accuracy", "paper", "difference", "baseline"):
+        return False
+    return all(len({COLUMNS[name].entry(grid, row, column).text for column in grid.columns}) == 1 for row in grid.rows)
+
+
+def _best(grid: Grid, places: list[tuple[Any, str]]) -> set[tuple[int, int]]:
+    """The places of the best accuracy in every column where arms can be ranked, and of the others of its `level`; none where that holds all
+    arms."""
+    best = set()
+    for c, (column, name) in enumerate(places, start=1):
+        near = level(grid, column) if name == "accuracy" else []
+        if len(near) < len(grid.ranking(column)):
+            best |= {(grid.rows.index(row), c) for row in near}
+    return best
+
+
+# -------------------------------------------------------------------------------------------------------------- entries
+
+
+def _accuracy(grid: Grid, row: Row, column: Any) -> Entry:
+    scores, cells = list(grid.scores(row, column).values()), row.columns[column]
+    seeds = f"{len(scores)}" if len(scores) == len(cells) else f"{len(scores)} of {len(cells)}"
+    return Entry(f"{plus_minus(scores)} ({seeds})") if scores else _status(row, row.candidates(column))
+
+
+def _status(row: Row, cells: list[Cell]) -> Entry:
+    if row.arm.not_runnable:
+        return Entry("not runnable", NOTE)
+    counts = Counter(cell.status for cell in cells)
+    text = ", ".join(f"{status} ({n})" for status, n in counts.items())
+    if set(counts) == {"done"}:
+        return Entry("no accuracy", NOTE)  # a pretraining alone
+    return Entry(text or DASH, BAD if {"failed", "unreadable"} & set(counts) else NOTE)
+
+
+def _paper(grid: Grid, row: Row, column: Any) -> Entry:
+    paper = grid.published(row, column)
+    return Entry(f"{paper:.2f}{'†' if row.arm.quoted else ''}", PUBLISHED) if paper is not None else Entry()
+
+
+def _from_paper(grid: Grid, row: Row, column: Any) -> Entry:
+    scores, paper = grid.scores(row, column), grid.published(row, column)
+    return Entry(signed(mean(scores.values()) - paper)) if scores and paper is not None else Entry()
+
+
+def _from_baseline(grid: Grid, row: Row, column: Any) -> Entry:
+    return versus(grid.against_baseline(row, column))
+
+
+def _epochs(grid: Grid, row: Row, column: Any) -> Entry:
+    stages = schedule.plan(row, column)
+    return Entry(schedule.epochs(stages)) if stages else Entry()
+
+
+def _steps(grid: Grid, row: Row, column: Any) -> Entry:
+    """Of the optimiser, by stage."""
+    done = row.finished(column)
+    return Entry(" + ".join(f"{run.done['step']:,}" for _, run in done[0].stages)) if done else Entry()
+
+
+def _training(grid: Grid, row: Row, column: Any) -> Entry:
+    count = costs.macs(row.finished(column))
+    return Entry() if count is None else figure(count / 1e15)
+
+
+def _spent(grid: Grid, row: Row, column: Any, name: str) -> Entry:
+    """What one model cost, mean over its finished seeds; what was not recorded is a dash."""
+    return figure((cost_per_model(row.columns[column]) or {}).get(name) or None)
+
+
+def _size(grid: Grid, row: Row, column: Any, name: str, unit: float, training: bool = False) -> Entry:
+    """Of the last stage's network; in training of every stage's."""
+    done = row.finished(column)
+    runs = [run for _, run in done[0].stages[0 if training else -1 :]] if done else []
+    return figure(*(run.cost[name] / unit for run in runs))
+
+
+def _images_per_s(grid: Grid, row: Row, column: Any) -> Entry:
+    """With half the width of the middle half of its batches."""
+    if not (done := row.finished(column)):
+        return Entry()
+    value, spread = costs.images_per_s(grid, done[0])
+    return figure(value, spread=None if spread is None else value * spread / 2)
+
+
+COLUMNS = {
+    "accuracy": Column("{metric}", _accuracy),
+    "paper": Column("paper", _paper),
+    "difference": Column("difference", _from_paper),
+    "baseline": Column("against {baselines}", _from_baseline),
+    "epochs": Column("epochs", _epochs),
+    "steps": Column("steps", _steps),
+    "training_macs": Column("PMACs of training", _training),
+    "hours": Column("{hours}", partial(_spent, name="device_hours")),
+    "kwh": Column("kWh", partial(_spent, name="energy_kwh")),
+    "co2e": Column("kg CO2e", partial(_spent, name="co2e_kg")),
+    "co2e_estimate": Column("kg CO2e estimate", partial(_spent, name="estimate_kg")),
+    "money": Column("{money}", partial(_spent, name="money")),
+    "params": Column("M parameters, inference", partial(_size, name="params_inference", unit=1e6)),
+    "params_train": Column("M parameters, training", partial(_size, name="params_train", unit=1e6, training=True)),
+    "activations": Column("M activations", partial(_size, name="activations_inference", unit=1e6)),
+    "gmacs": Column("GMACs, training forward", partial(_size, name="macs_train_forward", unit=1e9, training=True)),
+    "gmacs_inference": Column("GMACs, inference", partial(_size, name="macs_inference", unit=1e9)),
+    "images_per_s": Column("images/s, inference", _images_per_s),
+}
+
+
+def _header(grid: Grid, name: str) -> str:
+    own = {"metric": grid.measured.title, "baselines": grid.baselines(), "hours": grid.sweep.hours_name, "money": currency(grid.sweep)}
+    return COLUMNS[name].header.format(**own)
+
+
+def _caption(grid: Grid, names: set[str], best: set[tuple[int, int]]) -> str:
+    sweep, paper = grid.sweep, grid.sweep.facts["paper"]
+    first = f"{title(grid)}{tested(grid)} after the last epoch: mean ± standard deviation over the seeds, their number in brackets."
+    first += f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
+    first += f" Bold: {BOLD}." if best else ""
+    first += f" Each uses the {listed(sweep.facts['select'])} chosen on held-out images." if sweep.facts["select"] else ""
+    source = f" Numbers in italics are from {paper['table']} of “{paper['title']}”, not measured here." if paper else ""
+    other = ", ".join(_other_data(sweep))
+    source += f" These runs use other images than the paper: the command line set {other}." if paper and other else ""
+    source += " † quoted by the paper from elsewhere." if any(arm.quoted for arm in sweep.arms) else ""
+    equal = sweep.facts["equal"]["all"]
+    if equal:
+        reference = next((grid.called(arm) for arm in sweep.arms if arm.name == equal["reference"]), equal["reference"])
+        first += f" Every arm trains for the same {EQUAL[equal['quantity']]} as {reference}."
+    spent = " Costs are per model, over all its stages" if names & SPENT and grid.models() else ""
+    spent += "; training counts the multiply-adds of all steps, forward and backward" if spent and "training_macs" in names else ""
+    doubt = costs.not_compared(grid) if names & MEASURED else ""
+    spent = f"{spent}.{outside.not_counted(grid.sweep)}{doubt}" if spent else ""
+    return first + _trained_by(grid) + source + (_against(grid) if "baseline" in names else "") + spent
+
+
+def _other_data(sweep: Sweep) -> list[str]:
+    """The fields set on the command line that change which images are seen."""
+    return [key for key in sweep.facts["overrides"] if re.search(r"(^|\.)data(\.(shards|source|images|labels|\w+_split)|$)", key)]
+
+
+def _trained_by(grid: Grid) -> str:
+    """The objectives of the arms' stages, where few sentences say them: a row's name is only what its author calls it."""
+    rows: dict[str, list[str]] = {}
+    for row in grid.rows:
+        for cell in row.cells[:1]:
+            stages = [[name for name, fields in (run.run.get("objectives") or {}).items() if fields is not None] for _, run in cell.stages]
+            rows.setdefault(", then ".join(" + ".join(stage) or "(not known)" for stage in stages), []).append(grid.label(row))
+    rows.pop("(not known)", None)
+    told = "; ".join(f"{' and '.join(names)}: {objectives}" for objectives, names in rows.items())
+    return f" Trained by {told}." if 0 < len(rows) <= FEW_KINDS else ""
+
+
+def _against(grid: Grid) -> str:
+    """What the differences from the baseline are, and which of their seeds an interval is computed from."""
+    gaps = [gap for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column))]
+    if not gaps:
+        return ""
+    some = any(gap.low is not None for gap in gaps)
+    how = "; ".join(dict.fromkeys(gap.how for gap in gaps))
+    said = f" Against {grid.baselines()}: the difference{', with its 95 % confidence interval' if some else ''} ({how})."
+    return f"{said} {UNCORRECTED}" if some else said
+
+
+def tested(grid: Grid) -> str:
+    """On how many images of which set, where it is one."""
+    runs = [cell.last for row in grid.rows for cell in row.done if "data" in cell.last.job]
+    sets = {(run.job["data"]["name"], 0 if grid.folds else run.job["data"]["test_images"]) for run in runs}
+    if len(sets) != 1 or grid.metric[0] != "test":
+        return ""
+    name, count = sets.pop()
+    return f" on the {counted(count, 'test image')} of {name}" if count else f" on {grid.folds} folds of {name}, one per seed,"
+
+
+def title(grid: Grid) -> str:
+    """The metric's, at the beginning of a sentence."""
+    title = grid.measured.title
+    return title[0].upper() + title[1:]

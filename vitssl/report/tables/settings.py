@@ -1,0 +1,169 @@
+"""What was run: the settings in which the arms differ, those that all share, and the provenance of everything."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from vitssl.config import Optim, Run, checkpoint_fields, dotted, scaled_lr
+from vitssl.report.results.collect import RunFolder
+from vitssl.report.results.energy import CPU_POWER, intensities
+from vitssl.report.results.grid import SEED, Grid
+from vitssl.report.results.outside import origins
+from vitssl.report.table import DASH, Entry, Table
+from vitssl.words import listed
+
+# differ by seed, place or machine, never by arm
+LEFT_OUT = {"seed", "data.shards", "data.source", "data.sha256", "data.cache_dir", *checkpoint_fields(Run)}
+
+
+def stages(grid: Grid) -> dict[str, dict[str, RunFolder]]:
+    """One run by column for each distinct (row, stage), by its name in the report; of several seeds the first."""
+    runs: dict[str, dict[str, RunFolder]] = {}
+    for row in grid.rows:
+        for column, cells in row.columns.items():
+            chain = cells[0].stages if cells else []
+            for name, run in chain:
+                if run.run:
+                    title = grid.label(row) if len(chain) == 1 else f"{grid.label(row)}: {name}"
+                    runs.setdefault(title, {})[grid.name(column)] = run
+    return runs
+
+
+def settings(grid: Grid) -> tuple[Table | None, dict[str, str]]:
+    """The table of settings that differ between stages, and the settings that all share, by field."""
+    by_stage = stages(grid)
+    if not by_stage:
+        return None, {}
+    fields = {name: {column: dotted(run.run) for column, run in runs.items()} for name, runs in by_stage.items()}
+    names = dict.fromkeys(k for flats in fields.values() for f in flats.values() for k in f)
+    keys = [k for k in names if k not in LEFT_OUT and not k.startswith("evals")]  # evaluators' fields are shown beside their results
+    # a value that is off in one stage may be a whole group of fields in another
+    off = {k for k in keys if any(other.startswith(f"{k}.") for other in keys)}
+    groups = {k for k in off if k.startswith("data.views.")}
+    lines = {k: [_by_column({c: _value(f, k, groups) for c, f in flats.items()}) for flats in fields.values()] for k in keys}
+    shared = {k: next(iter(values)) for k, line in lines.items() if len(values := _compared(k, line, groups)) == 1 and k not in off}
+    shared.pop(grid.axis or "", None)  # which differs between columns
+    shown = {name: [_by_column({c: of(run) for c, run in runs.items()}) for runs in by_stage.values()] for name, of in FIRST.items()}
+    shown |= {k: line for k, line in lines.items() if (k not in shared and k not in off - groups) or k == grid.axis}
+    if set(shown["starts from"]) == {DASH}:  # but for a chain's own stages
+        del shown["starts from"]
+    rows = [[Entry(name), *map(Entry, line)] for name, line in shown.items()]
+    caption = (
+        "Effective batch, learning rate, and every field of the configuration in which the stages differ; "
+        "of an objective its weight, of a view whether it is on, and the fields in which the stages that have it differ."
+    )
+    return Table("Settings", ["setting", *by_stage], rows, caption, left=frozenset(range(len(by_stage) + 1))), shared
+
+
+def _value(fields: dict[str, Any], name: str, groups: set[str]) -> str:
+    return "on" if name in groups and any(field.startswith(f"{name}.") for field in fields) else _text(fields.get(name, DASH))
+
+
+def _compared(name: str, line: list[str], groups: set[str]) -> set[str]:
+    """The values of a field by which stages are told apart; that its view is off is said once, and of an objective by its weight."""
+    objective, grouped = name.startswith("objectives."), any(name.startswith(f"{group}.") for group in groups)
+    told = not name.endswith(".weight") if objective else grouped
+    return {value for value in line if value != DASH} if told else set(line)
+
+
+def _steps(run: RunFolder) -> str:
+    starts = run.of("start")
+    return f"{starts[-1]['steps']:,}" if starts else DASH
+
+
+def _by_column(texts: dict[str, str]) -> str:
+    """One text where the columns agree, else one for each."""
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return "; ".join(f"{column}: {text}" for column, text in texts.items())
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "off"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, dict):
+        set_fields = {name: fields for name, fields in value.items() if fields is not None}
+        if all(isinstance(fields, dict | list) for fields in set_fields.values()):
+            return " and ".join(_part(name, fields) for name, fields in set_fields.items())
+        return " ".join(f"{name}={_text(field)}" for name, field in set_fields.items())
+    return ", ".join(_text(v) for v in value) or "none" if isinstance(value, list) else str(value) or "none"
+
+
+def _part(name: str, fields: Any) -> str:
+    """One step of a list, such as a view's colour augmentations: jitter 0.4 0.4 0.2 0.1 (p 0.8)."""
+    if isinstance(fields, list):
+        return f"{name.replace('_', ' ')} ({_text(fields)})"
+    numbers = [_text(value).replace(",", "") for key, value in fields.items() if key != "prob"]
+    return " ".join([name, *numbers, *([] if fields["prob"] == 1 else [f"(p {fields['prob']:g})"])])
+
+
+def _batch(run: RunFolder) -> str:
+    """Images per optimiser step, and how they were spread."""
+    size, starts = run.run["optim"]["batch_size"], run.of("start")
+    if not starts:
+        return f"{size}"
+    ranks, slices = starts[-1]["world_size"], starts[-1].get("accumulate", 1)
+    spread = _processes(ranks) + (f" x {slices} slices" if slices > 1 else "")
+    return f"{size} ({spread})"
+
+
+def _rate(run: RunFolder) -> str:
+    optim = Optim(**run.run["optim"])
+    return f"{scaled_lr(optim, optim.lr):.3g} ({optim.lr:g}, {optim.lr_rule})"
+
+
+# lines of the table before those of fields
+FIRST: dict[str, Callable[[RunFolder], str]] = {
+    "starts from": lambda run: listed(origins(run)) or DASH,
+    "effective batch": _batch,
+    "learning rate, scaled peak": _rate,
+    "optimiser steps": _steps,
+}
+
+
+def _span(records: list[dict[str, Any]]) -> str:
+    """From when to when runs were tracked; empty where none was."""
+    shown = [
+        time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(moment))
+        for moment in ((min(r["start"] for r in records), max(r["end"] for r in records)) if records else ())
+    ]
+    return " to ".join(shown)
+
+
+def provenance(grid: Grid) -> dict[str, str]:
+    """Where the numbers come from, as name and text."""
+    sweep = grid.sweep
+    facts, runs = sweep.facts, list(sweep.runs.values())
+    starts = [event for run in runs for event in run.of("start")]
+    records = [record for run in runs for record in run.emissions]
+    costs = [run.cost for run in runs if run.cost]
+    versions = [" · ".join(f"{k} {v}" for k, v in e["versions"].items()) for e in starts]
+    dirty = " with uncommitted changes" if facts["dirty"] else ""
+    entries = {
+        "command": [facts["command"]],
+        "sweep file": [facts["file"]],
+        "commit": [f"{facts['commit']}{dirty}" if facts["commit"] else "not a git checkout"],
+        "trained": [_span(records)],
+        "last submitted": [facts["created"]],
+        "source snapshot": [run.job.get("source") for run in runs],
+        "hardware": [f"{e['device']}, {_processes(e['world_size'])}" for e in starts],
+        "inference speed": [f"on {c['inference_device']}, batch {c['inference_batch_size']}, {c['precision']}" for c in costs],
+        "hosts": [e["host"] for e in starts],
+        "versions": versions,
+        "grid": [f"{country}, {kg} kg CO2e/kWh" for country, kg in intensities(records).items()],
+        "CPU power": [f"{CPU_POWER[r['cpu_power_source']]} (codecarbon {r['codecarbon']})" for r in records],
+        "share of the node": [f"{r['node_share']:.0%} of its CPU and RAM energy" for r in records],
+        "axes": [f"{axis}: {', '.join(map(str, values))}" for axis, values in facts["axes"].items()],
+        "seeds": [", ".join(str(s) for s in dict.fromkeys(c.axes.get(SEED) for c in sweep.cells) if s is not None)],
+        "run folders": [str(sweep.folder.resolve())],
+    }
+    texts = {name: "; ".join(dict.fromkeys(str(v) for v in values if v)) for name, values in entries.items()}
+    return {name: text for name, text in texts.items() if text}
+
+
+def _processes(count: int) -> str:
+    return f"{count} process{'es' if count > 1 else ''}"
