@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
 
 from vitssl.evaluators.metrics import area_under_curve, calibration_error, of_predictions, top_k_correct
 
@@ -71,3 +71,20 @@ def test_balanced_accuracy_and_f1_by_hand():
     assert found["macro_f1"] == pytest.approx(100 * (2 / 3 + 0) / 2)
     assert area_under_curve(probabilities_NK, np.array([0, 0, 0, 1])).mean() == pytest.approx(2 / 3)
     assert set(found) == {"balanced_accuracy", "macro_f1", "ece"}
+
+
+@pytest.mark.filterwarnings("ignore:y_pred contains classes not in y_true")  # that is the case here
+@pytest.mark.parametrize("K", [2, 5, 40])
+def test_balanced_accuracy_and_f1_equal_scikit_learns(K):
+    """Of classes without an image too, some of which others are taken for."""
+    probabilities_NK, labels_N = some(K, 60)
+    labels_N[labels_N == 0] = 1
+    found, predicted_N = of_predictions(probabilities_NK, labels_N), probabilities_NK.argmax(1)
+    assert found["balanced_accuracy"] == pytest.approx(100 * balanced_accuracy_score(labels_N, predicted_N))
+    assert found["macro_f1"] == pytest.approx(100 * f1_score(labels_N, predicted_N, average="macro"))
+
+
+def test_equal_scores_share_their_place():
+    labels_N = np.array([0, 1, 1, 0, 1, 0])
+    probabilities_NK = np.repeat(np.array([[0.5, 0.2, 0.5, 0.5, 0.8, 0.2]], dtype=np.float32), 2, 0).T
+    assert area_under_curve(probabilities_NK, labels_N).mean() == pytest.approx(roc_auc_score(labels_N, probabilities_NK[:, 1]))

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
-from sklearn.metrics import balanced_accuracy_score, f1_score
 from torch import Tensor
 
 
@@ -42,21 +40,31 @@ def area_under_curve(probabilities_NK: np.ndarray, labels_N: np.ndarray) -> np.n
 def _placements(scores_N: np.ndarray, inside_N: np.ndarray) -> np.ndarray:
     """(N,) float64: of one class's curve. The area is the mean over the images inside of the share of those outside that score less, an
     equal one counted half (Sun & Xu 2014: by ranks), and as much the mean over those outside of the share inside that scores more."""
-    N, ranks_N, share_N = len(scores_N), rankdata(scores_N), np.empty(len(scores_N))
+    N, ranks_N, share_N = len(scores_N), _ranks(scores_N), np.empty(len(scores_N))
     counts = {side: np.count_nonzero(inside_N == side) for side in (True, False)}
     for side, chosen_N in ((True, inside_N), (False, ~inside_N)):
-        share_N[chosen_N] = (ranks_N[chosen_N] - rankdata(scores_N[chosen_N])) / counts[not side]
+        share_N[chosen_N] = (ranks_N[chosen_N] - _ranks(scores_N[chosen_N])) / counts[not side]
     share_N[~inside_N] = 1 - share_N[~inside_N]
     area = share_N[inside_N].mean()
     return area + (share_N - area) * np.where(inside_N, N / counts[True], N / counts[False])
 
 
+def _ranks(values_N: np.ndarray) -> np.ndarray:
+    """(N,) float64: each one's place in their order, from 1; equal ones share the mean of their places."""
+    _, which_N, counts_U = np.unique(values_N, return_inverse=True, return_counts=True)
+    return (np.cumsum(counts_U) - (counts_U - 1) / 2)[which_N]
+
+
 def of_predictions(probabilities_NK: np.ndarray, labels_N: np.ndarray) -> dict[str, float]:
-    """The metrics that need all predicted classes at once, in percent."""
-    predicted_N, confidence_N = probabilities_NK.argmax(1), probabilities_NK.max(1)
+    """The metrics that need all predicted classes at once, in percent: recall, averaged over the classes that images are of; F1, over those
+    that they are of or are taken for; and the calibration error."""
+    predicted_N, confidence_N, K = probabilities_NK.argmax(1), probabilities_NK.max(1), probabilities_NK.shape[1]
+    are_K, called_K, right_K = (np.bincount(of, minlength=K) for of in (labels_N, predicted_N, labels_N[labels_N == predicted_N]))
+    there_K = are_K > 0
+    met_K = there_K | (called_K > 0)
     metrics = {
-        "balanced_accuracy": balanced_accuracy_score(labels_N, predicted_N),
-        "macro_f1": f1_score(labels_N, predicted_N, average="macro", zero_division=0),
+        "balanced_accuracy": (right_K[there_K] / are_K[there_K]).mean(),
+        "macro_f1": (2 * right_K[met_K] / (are_K + called_K)[met_K]).mean(),
         "ece": calibration_error(confidence_N, predicted_N == labels_N),
     }
     return {name: 100 * float(value) for name, value in metrics.items()}
