@@ -168,6 +168,8 @@ def truncated(trial: Trial) -> None:
     wait_for(lambda: (trial.folder / "previous.pt").exists())
     killed_and_gone(trial)
     last = trial.folder / "last.pt"
+    if not last.exists():  # killed when a save had moved it to previous.pt, and had not put the new one there
+        next(trial.folder.glob(".last.pt.*")).rename(last)
     os.truncate(last, trial.chance.randrange(last.stat().st_size))
 
 
