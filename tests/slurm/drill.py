@@ -100,14 +100,17 @@ def drill(place: Path, names: list[str], options: argparse.Namespace) -> bool:
     print(f"seed {seed}, in {place}", flush=True)
     begun = time.monotonic()
     wanted = {name: max(options.nodes, FAULTS[name].nodes) for name in names}
-    expected = {count: undisturbed(place, count) for count in sorted(set(wanted.values()))}
+    # processes: each redirects what it prints, and some have an sbatch of their own on their PATH
+    pool_of = partial(ProcessPoolExecutor, mp_context=get_context("fork"))
+    counts = sorted(set(wanted.values()))
+    with pool_of(at_once) as pool:
+        expected = dict(zip(counts, pool.map(partial(undisturbed, place), counts), strict=True))
     attempt = partial(one, place=place, seed=seed, outage_s=options.outage_s, nodes=wanted, expected=expected)
     chosen = [(name, number) for number in range(options.trials) for name in names]
     done: list[tuple[str, Trial, str]] = []
     for together in (True, False):
         part = [which for which in chosen if FAULTS[which[0]].alone != together]
-        # processes: each redirects what it prints, and some have an sbatch of their own on their PATH
-        with ProcessPoolExecutor(at_once if together else 1, get_context("fork")) as pool:
+        with pool_of(at_once if together else 1) as pool:
             for which, (trial, outcome, time_s) in zip(part, pool.map(attempt, part), strict=True):
                 print(f"{trial.name:18} step {trial.step:3} seed {seed} {time_s:4.0f} s  {outcome}", flush=True)
                 done.append((which[0], trial, outcome))
