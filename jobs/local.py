@@ -30,8 +30,8 @@ from vitssl import sweep_folder
 from vitssl.config import ConfigError
 from vitssl.files import busy_file, read_json, write_json
 from vitssl.run_folder import ERROR, LAST, error_of
-from vitssl.stopping import LAUNCHER
 from vitssl.sweep_folder import LOCAL
+from vitssl.training.stopping import LAUNCHER
 from vitssl.words import counted, note
 
 
@@ -155,7 +155,7 @@ class Place:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Its GPUs, and what the run's own progress line needs to say the time left (`vitssl.log`)."""
+        """Its GPUs, and what the run's own progress line needs to say the time left (`vitssl.training.log`)."""
         others = [*self.beside, *self.after]
         unseen = [one for one in others if self.seen.time_s(one) is None]
         known_s = sum(time_s for one in others if (time_s := self.seen.time_s(one)) is not None)

@@ -26,7 +26,7 @@ from jobs.logs import end_of
 from jobs.slurm import cluster
 from vitssl.files import busy_file, read_json, write_json
 from vitssl.run_folder import DONE, ERROR, LAST, is_trained
-from vitssl.stopping import STOPPED
+from vitssl.training.stopping import STOPPED
 
 # of a task that knows why its run failed: `batch.sh` does not start that again, though NFS may show the first node what another one wrote
 # a minute late. Above STOPPED, since srun's code is the highest of its tasks'

@@ -10,8 +10,8 @@ from typing import Any
 
 from jobs.plan.overrides import CLI
 from vitssl.config import ConfigError, Problem, Site, merge, read_yaml, unknown
-from vitssl.emissions import intensity_kg_per_kwh
-from vitssl.intensity import MOST_G
+from vitssl.costs.emissions import intensity_kg_per_kwh
+from vitssl.costs.intensity import MOST_G
 
 SITES = Path(__file__).resolve().parent / "sites"
 MAIL_TYPES = (

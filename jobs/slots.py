@@ -13,7 +13,7 @@ from typing import NamedTuple
 from jobs.folders import Launch
 from jobs.plan.graph import Job
 from jobs.plan.pace import on_gpu
-from vitssl.emissions import visible_gpus
+from vitssl.costs.emissions import visible_gpus
 from vitssl.words import counted
 
 MOST = 4  # on CPUs, unless more are asked for: each has memory of its own

@@ -23,7 +23,7 @@ torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-LONG = ("tests/jobs/test_sweeps.py", "tests/test_train.py", "tests/test_gradients.py", "tests/test_gpu.py")
+LONG = ("tests/jobs/test_sweeps.py", "tests/training/test_train.py", "tests/test_gradients.py", "tests/test_gpu.py")
 # SLURM's tests in parts of a cluster each, that take about as long; what is named nowhere is the last
 OF_SLURM = {"test_hard_days.py": "waiting", "test_patience.py": "patience"}
 OF_SLURM |= dict.fromkeys(["test_training.py", "test_submitting.py", "test_controls.py"], "training")

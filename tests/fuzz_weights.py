@@ -56,10 +56,11 @@ def change(content: bytes, rng: random.Random) -> bytes:
 def targets(place: Path) -> dict[str, tuple[bytes, Target]]:
     """{name: (a file that is accepted, what loads it)}: the checkpoint of a run that goes on and is loaded, and a file that is imported."""
     from tests.weights.releases import RELEASES
-    from vitssl import config, train, train_state
+    from vitssl import config, train
     from vitssl.data import shards
     from vitssl.run_folder import LAST
     from vitssl.trained import Trained
+    from vitssl.training import train_state
     from vitssl.weights.importing import import_file
 
     shards.build("digits", place / "digits", workers=1, progress=False)

@@ -32,16 +32,18 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from tests.conftest import TINY
-from tests.test_train import CURVES
-from vitssl import config, cost, dist, log, train, version
+from tests.training.test_train import CURVES
+from vitssl import config, dist, train, version
 from vitssl.bench import sizes
 from vitssl.bench.base import Bench
 from vitssl.bench.data import RAND_AUGMENT, augmenting
+from vitssl.costs import cost
 from vitssl.data import shards
 from vitssl.data.index import load_index
 from vitssl.data.loading.loader import TrainLoader
 from vitssl.data.loading.subset import train_and_heldout
 from vitssl.files import read_events
+from vitssl.training import log
 
 LAST = 20  # steps whose losses are averaged
 KEY = 100  # letters of a kernel's name

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from vitssl import bench, train_state
+from vitssl import bench
 from vitssl.bench import data, sizes
 from vitssl.bench.base import Bench, Comparison
 from vitssl.config import ConfigError
+from vitssl.training import train_state
 from vitssl.views import pipeline
 
 

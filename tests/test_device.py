@@ -22,10 +22,11 @@ from tests.conftest import but_for_a_release
 from tests.shipped import SWEEPS, skip_long
 from tests.test_pairs import ALLOWED, COVERING, batch, make  # noqa: F401
 from tests.views.test_pipeline import EVERYTHING, MEAN, STD, raw_batch
-from vitssl import config, dist, model, optim, passes
+from vitssl import config, dist, model
 from vitssl.config import View
 from vitssl.config.data import view_px
 from vitssl.data.loading.batch import Batch
+from vitssl.training import optim, passes
 from vitssl.views import TrainViews
 from vitssl.views.random import StepRandom
 

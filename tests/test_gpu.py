@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from tests.test_pairs import COVERING, batch, make  # noqa: F401
-from tests.test_train import CURVES, in_two_parts
-from vitssl import config, model, optim, passes, train, train_state
+from tests.training.test_train import CURVES, in_two_parts
+from vitssl import config, model, train
 from vitssl.data.loading.batch import Batch
 from vitssl.data.loading.on_stream import groups
 from vitssl.files import read_events
+from vitssl.training import optim, passes, train_state
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 LOOP = {"loop": {"device": "cuda", "precision": "bf16", "max_steps": 20, "eval_every": 0, "log_every": 1}}
@@ -95,7 +96,8 @@ def test_cuda_graphs_change_nothing_in_sixteen_bits(folder, precision):
 WAITING = """
 import torch
 from torch import nn
-from vitssl import attempt, config, optim, passes
+from vitssl import config
+from vitssl.training import attempt, optim, passes
 from vitssl.data.loading.batch import Batch
 
 class Waiting(nn.Linear):

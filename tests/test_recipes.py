@@ -10,9 +10,10 @@ import torch
 
 from jobs.plan import overrides, sweep
 from jobs.plan.cells import cells
-from vitssl import config, model, optim
+from vitssl import config, model
 from vitssl.config import Run
 from vitssl.data.loading.batch import RawBatch
+from vitssl.training import optim
 from vitssl.views import EvalView
 
 SWEEPS = Path(__file__).resolve().parents[1] / "sweeps"

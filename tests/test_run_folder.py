@@ -16,8 +16,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from vitssl import __version__, attempt, config, cost, model, train
+from vitssl import __version__, config, model, train
+from vitssl.costs import cost
 from vitssl.files import read_events
+from vitssl.training import attempt
 
 CLASSIFY = {"objectives.classify": {}, "loop.max_steps": 2}
 

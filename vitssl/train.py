@@ -18,16 +18,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitssl import attempt, config, cost, dist, evaluate, optim, pictures
-from vitssl.attempt import Diverged
+from vitssl import config, dist
 from vitssl.checkpoints import tensor_files
 from vitssl.config import ConfigError, Run
+from vitssl.costs import cost
 from vitssl.data.loading.batch import Batch
 from vitssl.files import no_room, read_json, write_json
-from vitssl.log import Log, Meter, machine
 from vitssl.run_folder import DONE, LAST, is_trained, to_evaluate
-from vitssl.stopping import STOPPED, StopRequest
-from vitssl.train_state import TrainState, forward_backward, save, set_numerics, start
+from vitssl.training import attempt, evaluate, optim, pictures
+from vitssl.training.attempt import Diverged
+from vitssl.training.log import Log, Meter, machine
+from vitssl.training.stopping import STOPPED, StopRequest
+from vitssl.training.train_state import TrainState, forward_backward, save, set_numerics, start
 from vitssl.words import counted, duration
 
 UNSAVED_S = 60.0  # of training, at most, that a kill during an evaluation loses

@@ -22,7 +22,7 @@ from jobs.slots import slots
 from jobs.slurm import cluster, limits, sbatch
 from vitssl.config import Run, Site, active, checkpoints, dotted
 from vitssl.config.sweep import Resources
-from vitssl.emissions import intensity_kg_per_kwh
+from vitssl.costs.emissions import intensity_kg_per_kwh
 from vitssl.run_folder import LAST, error_of
 from vitssl.words import counted, duration, listed
 

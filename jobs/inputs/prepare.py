@@ -18,11 +18,11 @@ from jobs.plan.cells import Stage
 from jobs.plan.shards import anchored, existing, expected_index, fingerprint, index_of, is_here, parts
 from jobs.slurm.preflight import of_the_image
 from vitssl.config import ConfigError, Data, Run, Site
+from vitssl.costs.emissions import visible_gpus
 from vitssl.data.building import listing
 from vitssl.data.sources import webdatasets
 from vitssl.data.sources.build_line import build_command
 from vitssl.data.sources.opening import check_kind, names_a_source
-from vitssl.emissions import visible_gpus
 from vitssl.files import is_writable, nearest, of_this_user
 from vitssl.version import ROOT
 

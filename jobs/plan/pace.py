@@ -11,7 +11,7 @@ from typing import NamedTuple
 from jobs.folders import Launch, architecture
 from jobs.plan.sweep import Resources
 from vitssl.config import ConfigError, Run
-from vitssl.emissions import visible_gpus
+from vitssl.costs.emissions import visible_gpus
 from vitssl.files import read_events, read_json
 from vitssl.run_folder import DONE
 from vitssl.words import note

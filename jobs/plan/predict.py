@@ -20,7 +20,7 @@ from jobs.plan.pace import Key, Pace, key_of, measured, on_gpu
 from jobs.plan.shards import expected_index, images_evaluated, images_trained
 from jobs.plan.sweep import Spec
 from vitssl.config import ConfigError, Run, Site, recorded
-from vitssl.emissions import intensity_kg_per_kwh
+from vitssl.costs.emissions import intensity_kg_per_kwh
 from vitssl.files import read_json, write_json
 from vitssl.words import counted
 
@@ -158,7 +158,7 @@ def _throughput(pace: Pace | None, gpu: bool, site: Site, macs: float, batch: fl
 
 
 def costs_of(runs: list[Run], launch: Launch) -> list[dict[str, Any]]:
-    """`vitssl.cost.measure` of each, counted once per source and cached; all new ones in one process, which takes seconds to start."""
+    """`cost.measure` of each, counted once per source and cached; all new ones in one process, which takes seconds to start."""
     classes = [len(index.classes) for run in runs if (index := expected_index(run.data)) is not None]
     files = _counted(runs, classes, launch)
     new = {file: (run, count) for file, run, count in zip(files, runs, classes, strict=True) if not file.exists()}

@@ -13,7 +13,7 @@ from jobs.plan import sweep_files
 from jobs.plan.overrides import CLI, RUN_FIELDS, Overrides, Setting, added_axes, axis_values, check, mapping, settings
 from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown
 from vitssl.config.sweep import Arm, Quantity, Resources, SweepFile
-from vitssl.emissions import visible_gpus
+from vitssl.costs.emissions import visible_gpus
 from vitssl.records import MOST
 from vitssl.words import counted, note
 

@@ -12,8 +12,8 @@ from jobs.folders import Launch
 from jobs.plan.graph import Graph
 from jobs.plan.overrides import CLI
 from jobs.plan.predict import Prediction, longest_chain_hours
-from vitssl import intensity
 from vitssl.config import ConfigError
+from vitssl.costs import intensity
 from vitssl.words import duration
 
 OPTION = "--greenest-within"

@@ -6,8 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vitssl import config, cost
+from vitssl import config
 from vitssl.backbones.cifarresnet import Block, CifarResNet
+from vitssl.costs import cost
 
 
 def resnet(**fields) -> CifarResNet:

@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from vitssl import backbones, config, cost, model
+from vitssl import backbones, config, model
 from vitssl.backbones.masked_tokens import hard_weights, soft_weights, subset_sizes
 from vitssl.checkpoints import pretrained, tensor_files
 from vitssl.config import ConfigError
+from vitssl.costs import cost
 
 TAU = 0.1
 SMALL = {"name": "vit_pico", "embed_dim": 32, "depth": 3, "num_heads": 2, "patch_size": 4}

@@ -15,12 +15,14 @@ from timm.optim import param_groups_layer_decay
 from torch import Tensor, nn
 
 from tests.conftest import but_for_a_release
-from vitssl import backbones, config, cost, model, optim
+from vitssl import backbones, config, model
 from vitssl.backbones import norms
 from vitssl.backbones.base import Features
 from vitssl.backbones.timm import TimmNetwork
 from vitssl.checkpoints import pretrained, tensor_files
 from vitssl.config import ConfigError
+from vitssl.costs import cost
+from vitssl.training import optim
 from vitssl.weights.exporting import export
 
 CLASSIFY = {"data.image_size": 64, "objectives.classify": {"pool": "mean"}}

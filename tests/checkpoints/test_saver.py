@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.ranks import run_ranks, start_ranks
-from tests.test_train import CLASSIFY, DROP, SSAT, same, wait_for_step
+from tests.training.test_train import CLASSIFY, DROP, SSAT, same, wait_for_step
 from vitssl import evaluators, train
 from vitssl.checkpoints import run_checkpoint, saver, tensor_files
 from vitssl.checkpoints.saver import Saver

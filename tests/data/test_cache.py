@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 
-from vitssl import train_state
 from vitssl.config import ConfigError, Data, Run
 from vitssl.data.building.inspecting import verify
 from vitssl.data.index import Index, load_index, write_index
 from vitssl.data.loading import cache as cache_module
 from vitssl.data.loading.cache import MARK_BYTES, decoded_bytes, folder_of, mark_of, open_cache
 from vitssl.data.pixels.decode import decode, resize
+from vitssl.training import train_state
 
 NOBODY = 65534  # another user
 

@@ -15,13 +15,14 @@ from PIL import Image
 import vitssl
 from jobs.display import states
 from tests.ranks import run_ranks
-from vitssl import cli, config, evaluate, train
+from vitssl import cli, config, train
 from vitssl.config import ConfigError
 from vitssl.config.evals import evals_of, pending
 from vitssl.data import shards
 from vitssl.evaluators import Result, Subject, knn
 from vitssl.files import read_events, read_json
 from vitssl.report.figures import curves
+from vitssl.training import evaluate
 
 MAE = {"objectives.mae": {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}}
 DINO = {

@@ -17,7 +17,7 @@ from pathlib import Path
 from vitssl import config
 from vitssl.config.evals import pending
 from vitssl.files import read_json, write_json
-from vitssl.stopping import asked
+from vitssl.training.stopping import asked
 
 STEP_S = 0.1
 HELD_AT = 3

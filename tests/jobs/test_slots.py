@@ -18,7 +18,7 @@ from jobs.plan.cells import resources_of
 from tests.jobs.conftest import EXAMPLE, over
 from tests.jobs.test_local import HERE, ONE, ROOT
 from vitssl.config import ConfigError, Site
-from vitssl.emissions import Gpu
+from vitssl.costs.emissions import Gpu
 
 SHARED = [*ONE, "loop.threads=1"]
 several = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a machine of one core trains one run at a time")

@@ -11,8 +11,8 @@ import pytest
 
 from jobs import node
 from jobs.node import StopSignals, warning_s
-from vitssl import stopping
-from vitssl.stopping import StopRequest
+from vitssl.training import stopping
+from vitssl.training.stopping import StopRequest
 
 SLACK_S = 60  # SLURM warns so much earlier at most
 

@@ -16,7 +16,7 @@ from vitssl.config import ConfigError
 from vitssl.data.loading.batch import Batch
 from vitssl.evaluators.metrics import top_k_correct
 from vitssl.objectives.classify import balanced_weights, soft_cross_entropy
-from vitssl.train_state import TrainState, start
+from vitssl.training.train_state import TrainState, start
 
 
 def slow(logits_BK, targets_BK, smoothing):

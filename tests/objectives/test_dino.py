@@ -7,9 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounter
 
-from vitssl import cost, model
+from vitssl import model
 from vitssl.config import ConfigError
 from vitssl.config.objectives.dino import DinoConfig
+from vitssl.costs import cost
 from vitssl.data.loading.batch import Batch
 from vitssl.objectives.dino import Head
 from vitssl.objectives.losses import self_distillation

@@ -12,8 +12,9 @@ from torch._dynamo.testing import CompileCounter
 
 from tests.objectives.conftest import batch_of
 from tests.objectives.test_drloc import JOINT, VARIANTS
-from vitssl import config, cost, model
+from vitssl import config, model
 from vitssl.backbones.base import Features
+from vitssl.costs import cost
 from vitssl.objectives import drloc
 
 

@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounter
 
 from tests.objectives.conftest import batch_of
-from vitssl import config, cost, model
+from vitssl import config, model
 from vitssl.config import ConfigError
+from vitssl.costs import cost
 from vitssl.data.loading.batch import Batch
 from vitssl.objectives.gmml import Gmml, pixel_error
 

@@ -17,9 +17,10 @@ from jobs.plan.cells import cells
 from tests.conftest import TINY
 from tests.objectives.conftest import batch_of
 from tests.ranks import run_ranks
-from vitssl import config, cost, model, train
+from vitssl import config, model, train
 from vitssl.checkpoints import tensor_files
 from vitssl.config.masked_tokens import MaskedTokens
+from vitssl.costs import cost
 from vitssl.files import read_events, read_json
 from vitssl.objectives.locality import map_error
 from vitssl.run_folder import LAST
@@ -223,7 +224,7 @@ def test_two_ranks_train_as_one(chain):
 
 def test_a_student_is_loaded_and_evaluated_without_its_teacher(chain):
     from vitssl.config.evals import ClassificationConfig
-    from vitssl.evaluate import evaluate_folder
+    from vitssl.training.evaluate import evaluate_folder
 
     teacher, student = chain
     folder = student("student")

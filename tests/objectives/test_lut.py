@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounter
 
 from tests.objectives.test_mae import slow_loss as slow_reconstruction
-from vitssl import cost, model
+from vitssl import model
 from vitssl.config import ConfigError
+from vitssl.costs import cost
 from vitssl.data.loading.batch import Batch
 from vitssl.objectives import lut
 from vitssl.objectives.losses import Gathered, info_nce

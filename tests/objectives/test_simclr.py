@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounter
 
-from vitssl import cost, model
+from vitssl import model
 from vitssl.config import ConfigError
+from vitssl.costs import cost
 from vitssl.data.loading.batch import Batch
 from vitssl.objectives.losses import Gathered, nt_xent
 

@@ -17,7 +17,7 @@ from jobs.plan.cells import cells
 from tests.objectives.conftest import NAMES
 from tests.shipped import SWEEPS
 from tests.test_pairs import OBJECTIVES
-from tests.test_train import CURVES
+from tests.training.test_train import CURVES
 from vitssl import model
 from vitssl.checkpoints import pretrained
 from vitssl.config import ConfigError, ObjectiveConfig, Objectives, active, assign, check, dotted
@@ -47,7 +47,7 @@ def test_an_objective_has_its_files_and_its_place_in_every_list(name: str) -> No
     assert (ROOT / "tests" / "objectives" / f"test_{name}.py").is_file()
     assert any(name in objectives for objectives in OBJECTIVES.values()), "neither PAIRS of its test file nor tests/test_pairs.py trains it"
     assert (ROOT / "tests" / "golden" / f"{name}.json").is_file(), (
-        f"pytest 'tests/test_train.py::test_golden_loss_curve[{name}]' writes it from CURVE of its test file"
+        f"pytest 'tests/training/test_train.py::test_golden_loss_curve[{name}]' writes it from CURVE of its test file"
     )
     assert name in _of_sweeps(), "no sweep of the list in sweeps/README.md trains it"
 

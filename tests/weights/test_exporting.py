@@ -23,7 +23,7 @@ from vitssl import cli, config, model
 from vitssl.checkpoints import tensor_files
 from vitssl.data.loading.batch import Batch
 from vitssl.trained import Trained
-from vitssl.weights import onnx, timm_names
+from vitssl.weights import importing, onnx, timm_names
 from vitssl.weights.exporting import export
 from vitssl.weights.importing import import_file
 
@@ -246,3 +246,8 @@ def test_the_command_says_how_to_load_it_and_overwrites_nothing(tmp_path: Path, 
     assert f"there is no folder {tmp_path / 'nowhere'}; name a run, such as {tmp_path / 'run'}" in capsys.readouterr().err
     assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "x"), "--to", "timm", "--weights", "teacher"]) == 2
     assert "holds no teacher" in capsys.readouterr().err
+
+
+def test_files_of_earlier_versions_are_read():
+    """By these names a file that somebody has exported says what it is; they stay, wherever the code that reads them goes."""
+    assert (importing.FIELDS, importing.CLASSES) == ("vitssl.fields", "vitssl.classes")

@@ -13,11 +13,12 @@ from typing import Any
 import timm
 import torch
 
-from vitssl import dist, memory
+from vitssl import dist
 from vitssl.bench import data, masked_tokens, sizes, steps, streaming
 from vitssl.bench.base import Bench, Comparison
 from vitssl.config import ConfigError
 from vitssl.data.sources.opening import open_source
+from vitssl.training import memory
 
 STREAMED = {"cache_gb": 0.0, "workers": 0}
 COMPARISONS: dict[str, Callable[[Bench], Comparison]] = {

@@ -16,9 +16,10 @@ import torchvision
 from PIL import Image
 from timm.data import create_transform
 
-from vitssl import config, cost
+from vitssl import config
 from vitssl.bench.base import Bench, Comparison
 from vitssl.bench.sizes import SIZES, peak_flops_s, training_step
+from vitssl.costs import cost
 from vitssl.data import shards
 from vitssl.data.index import Index, load_index
 from vitssl.data.loading.batch import Batch, RawBatch

@@ -7,10 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitssl import cost, optim, passes, train_state
 from vitssl.bench.base import Bench, Comparison
 from vitssl.bench.steps import SCRATCH, SSAT, TrainingStep, vit_run
+from vitssl.costs import cost
 from vitssl.data.loading.batch import Batch
+from vitssl.training import optim, passes, train_state
 
 METHODS = {"scratch": SCRATCH, "ssat": SSAT}
 SIZES = {"vit_tiny": "ViT-T/16", "vit_small": "ViT-S/16", "vit_base": "ViT-B/16"}

@@ -9,12 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitssl import config, cost, dist, model, optim, passes
+from vitssl import config, dist, model
 from vitssl.bench.base import Bench, Comparison
 from vitssl.config import Run
 from vitssl.config.data import view_px
+from vitssl.costs import cost
 from vitssl.data.loading.batch import Batch
-from vitssl.train_state import compiled
+from vitssl.training import optim, passes
+from vitssl.training.train_state import compiled
 
 
 def vit_run(*layers: Any) -> Run:

@@ -112,7 +112,7 @@ def _refuse(path: Path, reason: str) -> NoReturn:
 
 
 def _is_data(value: Any) -> bool:
-    """What `vitssl.train_state.TrainState.data_facts` gives."""
+    """What `vitssl.training.train_state.TrainState.data_facts` gives."""
     if not isinstance(value, dict) or not {"classes", "mean", "std"} <= value.keys():
         return False
     classes, *statistics = value["classes"], value["mean"], value["std"]

@@ -175,7 +175,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     fields = {name: getattr(arguments, name) for name in ("type", "shards", "split", "weights")}
     try:
         cfg = parse(arguments.type, fields, arguments.fields)
-        from vitssl.evaluate import evaluate_folder
+        from vitssl.training.evaluate import evaluate_folder
 
         for folder in folders:
             which = {"run": folder.resolve().name} if len(folders) > 1 else {}
@@ -194,7 +194,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     named, images = runs_and_images([arguments.folder, *arguments.images])
     folders, files = that_classify([run(path) for path in named]), image_files(images)
 
-    from vitssl.predict import check_runs, predict
+    from vitssl.cli.predict import check_runs, predict
     from vitssl.trained import load
 
     runs = [load(folder, arguments.checkpoint, weights=arguments.weights) for folder in folders]
@@ -206,7 +206,7 @@ def _predict(arguments: argparse.Namespace) -> int:
 
 def _cost(arguments: argparse.Namespace) -> None:
     runs, classes = runs_and_classes(arguments)
-    from vitssl import cost
+    from vitssl.costs import cost
 
     for path, measured in zip(arguments.runs, cost.measure_all(runs, classes), strict=True):
         if len(runs) > 1 and not arguments.json:
@@ -238,7 +238,7 @@ def _analyze(arguments: argparse.Namespace) -> None:
 
 
 def _prune(arguments: argparse.Namespace) -> None:
-    from vitssl import prune
+    from vitssl.cli import prune
 
     if not (found := prune.find(arguments.runs)):
         print(f"{arguments.runs}: nothing to remove")
@@ -252,7 +252,7 @@ def _prune(arguments: argparse.Namespace) -> None:
 
 
 def _fields(arguments: argparse.Namespace) -> None:
-    from vitssl import fields
+    from vitssl.cli import fields
 
     print(fields.listing(arguments.pattern))
 

@@ -84,8 +84,10 @@ def _start(one: Run, num_classes: int) -> None:
     Raises:
         ConfigError: it cannot be made, or the weights do not fit it.
     """
-    from vitssl import cost, macs, model, optim
+    from vitssl import model
     from vitssl.checkpoints import pretrained
+    from vitssl.costs import cost, macs
+    from vitssl.training import optim
 
     with nullcontext() if one.init_from else macs.shapes_only():
         network = model.build(one, num_classes)
@@ -126,7 +128,7 @@ def _features(arguments: argparse.Namespace) -> None:
     folder = run(arguments.folder)
     check_npz(arguments.out)
     load_index(arguments.shards).where(arguments.split)
-    from vitssl import features
+    from vitssl.cli import features
     from vitssl.trained import load
 
     trained = load(folder, arguments.checkpoint, weights=arguments.weights)

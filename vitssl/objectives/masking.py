@@ -41,7 +41,7 @@ def disjoint_masks(
     assert all(count > 0 for count in kept) and sum(kept) <= num_tokens, f"{num_tokens} tokens have no disjoint parts of {list(kept)}"
     noise_BN = torch.rand(batch_size, num_tokens, generator=generator, device=device)
     parts = noise_BN.argsort(dim=1)[:, : sum(kept)].split(list(kept), dim=1)
-    # of floats, since fvcore, by which tests/test_cost.py counts, knows no scatter of a bool
+    # of floats, since fvcore, by which tests/costs/test_cost.py counts, knows no scatter of a bool
     return [TokenMask(keep_BM, torch.ones_like(noise_BN).scatter(1, keep_BM, 0.0).bool()) for keep_BM in parts]
 
 

@@ -11,10 +11,11 @@ from typing import Any
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from vitssl import config, cost, model, records
+from vitssl import config, model, records
 from vitssl.checkpoints import tensor_files
 from vitssl.config import NO_SHARDS, SCHEMA, ConfigError, Run
 from vitssl.config.weights import RELEASED, imported_folder
+from vitssl.costs import cost
 from vitssl.data.index import load_index
 from vitssl.files import check_place, hash_file, read_json, write_json
 from vitssl.run_folder import DONE, LAST, is_trained

@@ -7,7 +7,7 @@ from functools import lru_cache
 from statistics import mean
 
 from vitssl.config import Site
-from vitssl.emissions import names_grid
+from vitssl.costs.emissions import names_grid
 from vitssl.report.findings import collapsed, unfinished
 from vitssl.report.findings.advice import next_steps, recommendation
 from vitssl.report.results import best, costs, energy, outside, schedule

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from vitssl import sweep_folder
 from vitssl.config import ConfigError, Site, fill, load
-from vitssl.emissions import grid_of, intensity_kg_per_kwh, names_grid
+from vitssl.costs.emissions import grid_of, intensity_kg_per_kwh, names_grid
 from vitssl.files import read_events, read_json
 from vitssl.records import COST, EVALUATED, MEASURED, check_as
 from vitssl.report.results import kept

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from vitssl import intensity
 from vitssl.config import ConfigError
+from vitssl.costs import intensity
 from vitssl.report.results import outside
 from vitssl.report.results.collect import RunFolder, Sweep, add
 from vitssl.report.units import quantity

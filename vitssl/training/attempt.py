@@ -18,8 +18,9 @@ from typing import Any
 
 import torch
 
-from vitssl import __version__, config, dist, emissions
+from vitssl import __version__, config, dist
 from vitssl.config import ConfigError, Run
+from vitssl.costs import emissions
 from vitssl.files import busy_file, flock, no_room, open_lock, read_events, read_json, write_json
 from vitssl.run_folder import ERROR
 from vitssl.words import listed

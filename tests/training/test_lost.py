@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.ranks import start_ranks
-from tests.test_train import CLASSIFY, wait_for_step
+from tests.training.test_train import CLASSIFY, wait_for_step
 from vitssl import train
 from vitssl.files import read_events, read_json
 from vitssl.run_folder import lost_kwh

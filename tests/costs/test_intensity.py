@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from vitssl import intensity
 from vitssl.config import ConfigError
-from vitssl.intensity import ByQuarterHour, co2e_kg
+from vitssl.costs import intensity
+from vitssl.costs.intensity import ByQuarterHour, co2e_kg
 
 DAY = {0: 400, 6: 300, 10: 100, 16: 350, 22: 250}  # g/kWh from these hours on; then till 4 the next day
 

@@ -19,10 +19,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from vitssl import intensity
 from vitssl.config import ConfigError, Site
+from vitssl.costs import intensity
+from vitssl.costs.workload import CpuMeter
 from vitssl.files import write_json
-from vitssl.workload import CpuMeter
 
 FLUSH_S = 10.0  # a killed job loses at most this much of its record
 

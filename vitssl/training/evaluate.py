@@ -12,11 +12,11 @@ from vitssl.checkpoints import tensor_files
 from vitssl.config import ConfigError
 from vitssl.config.evals import FIRST, EvalConfig, evals_of, metric_of
 from vitssl.files import read_json, write_json
-from vitssl.log import Log
 from vitssl.run_folder import BEST, DONE, EVALS, LAST, to_evaluate
-from vitssl.stopping import StopRequest
-from vitssl.train_state import TrainState
 from vitssl.trained import load
+from vitssl.training.log import Log
+from vitssl.training.stopping import StopRequest
+from vitssl.training.train_state import TrainState
 
 
 def in_training(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -> None:

@@ -17,9 +17,10 @@ from torch import nn
 
 from tests.conftest import sweep_facts
 from tests.report.conftest import make_run
-from vitssl import cli, prune, sweep_folder, train
+from vitssl import cli, sweep_folder, train
 from vitssl.checkpoints import run_checkpoint, tensor_files
 from vitssl.checkpoints.run_checkpoint import Progress
+from vitssl.cli import prune
 from vitssl.files import read_json, write_json
 
 SUPERVISED = {"objectives": {"classify": {}}}

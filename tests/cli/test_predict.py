@@ -14,8 +14,9 @@ from PIL import Image
 
 import vitssl
 from tests.test_trained import save_run
-from vitssl import cli, config, predict
+from vitssl import cli, config
 from vitssl.checkpoints import tensor_files
+from vitssl.cli import predict
 from vitssl.config import Objectives
 from vitssl.config.objectives.classify import ClassifyConfig
 from vitssl.config.objectives.mae import MaeConfig

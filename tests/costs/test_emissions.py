@@ -15,15 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from vitssl import emissions
 from vitssl.config import ConfigError, Site
-from vitssl.emissions import Gpu, Tracker, intensity_kg_per_kwh, select_gpus, share_of_node
+from vitssl.costs import emissions
+from vitssl.costs.emissions import Gpu, Tracker, intensity_kg_per_kwh, select_gpus, share_of_node
 
 RUN = """
 import sys, time
 from pathlib import Path
 from vitssl.config import Site
-from vitssl.emissions import Tracker
+from vitssl.costs.emissions import Tracker
 with Tracker(Path(sys.argv[1]), 0, Site(), flush_s=0.2) as tracker:
     print(tracker.path, flush=True)
     time.sleep(float(sys.argv[2]))
@@ -37,7 +37,7 @@ def track(folder: Path, attempt: int = 0, seconds: float = 0.3, **site) -> dict:
 
 
 def start_process(folder: Path, seconds: float, **env: str) -> subprocess.Popen:
-    path = os.pathsep.join((str(Path(emissions.__file__).parent.parent), os.environ.get("PYTHONPATH", "")))
+    path = os.pathsep.join((str(Path(emissions.__file__).parents[2]), os.environ.get("PYTHONPATH", "")))
     return subprocess.Popen(
         [sys.executable, "-c", RUN, str(folder), str(seconds)], cwd=folder, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"PYTHONPATH": path} | env,
@@ -101,9 +101,8 @@ def test_share_of_the_node(monkeypatch):
 
 def test_a_process_that_is_bound_to_some_cpus_counts_those():
     """As by taskset, or a container's cpuset: several local sweeps side by side then share the node."""
-    code = (
-        "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); from vitssl import emissions; print(emissions.share_of_node())"
-    )
+    bound = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})"
+    code = f"{bound}; from vitssl.costs import emissions; print(emissions.share_of_node())"
     env = {name: value for name, value in os.environ.items() if name != "SLURM_CPUS_ON_NODE"}
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
     assert float(found.stdout) == 1 / os.cpu_count()

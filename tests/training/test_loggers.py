@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from vitssl import config, loggers, train
+from vitssl import config, train
 from vitssl.files import read_events, read_json, write_json
+from vitssl.training import loggers
 
 SHORT = {"objectives.classify": {}, "loop": {"max_steps": 6, "eval_every": 0, "log_every": 2}}
 

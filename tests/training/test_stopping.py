@@ -9,9 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from tests.checkpoints.test_saver import CLASSIFY, OFTEN, same, steps
-from vitssl import stopping, train
+from vitssl import train
 from vitssl.checkpoints import tensor_files
-from vitssl.stopping import SLACK_S, StopRequest
+from vitssl.training import stopping
+from vitssl.training.stopping import SLACK_S, StopRequest
 
 
 @pytest.fixture

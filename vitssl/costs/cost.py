@@ -1,6 +1,6 @@
 """MACs, parameters and activations of a Run, and how fast it infers.
 
-`vitssl.macs` counts with fvcore's rules, which know no fused attention: everything is counted with the unfused one, on one image.
+`vitssl.costs.macs` counts with fvcore's rules, which know no fused attention: everything is counted with the unfused one, on one image.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitssl import config, dist, macs, model, pool
+from vitssl import config, dist, model, pool
 from vitssl.backbones.layers import set_fused_attention
 from vitssl.config import Objectives, Run
+from vitssl.costs import macs
 from vitssl.data.loading.batch import Batch
 
 

@@ -12,7 +12,8 @@ from typing import Literal, Optional
 import pytest
 
 from jobs.site_profile import SITES
-from vitssl import cli, config, fields
+from vitssl import cli, config
+from vitssl.cli import fields
 from vitssl.config import ConfigError, Run
 from vitssl.config.base import runtime_field
 from vitssl.config.evals import METRICS
@@ -97,7 +98,7 @@ def test_the_reference_has_every_field_of_a_run_and_fits_a_terminal(capsys) -> N
 
 
 def test_every_metric_is_named_where_a_sweeps_is_told_of() -> None:
-    table = (Path(__file__).parents[1] / "sweeps" / "README.md").read_text()
+    table = (Path(__file__).parents[2] / "sweeps" / "README.md").read_text()
     row = next(line for line in table.splitlines() if line.startswith("| `metric` |"))
     told = fields.listing("metric").partition("\n\n")[0]
     assert not [name for name in METRICS if f"`{name}`" not in row or not re.search(rf"\b{name}\b", told)]
@@ -162,7 +163,7 @@ def test_what_is_to_be_typed_for_a_method_is_a_possible_run(one) -> None:
     for layer in one.fields.get("stages", {"": one.fields}).values():
         plain = {"data.shards": "x"} | ({} if any(name.startswith("objectives") for name in layer) else {"objectives.classify": {}})
         config.check(config.merge(Run, plain, layer))
-    sweep = config.read_yaml(Path(__file__).parents[1] / "sweeps" / f"{one.sweep}.yaml")
+    sweep = config.read_yaml(Path(__file__).parents[2] / "sweeps" / f"{one.sweep}.yaml")
     assert sweep["arms"]
     if "stages" not in one.fields:  # its words are the same fields
         words = dict(word.split("=", 1) for word in shlex.split(one.words))

@@ -11,11 +11,12 @@ from PIL import Image
 
 from tests.conftest import MAE, SSAT
 from tests.objectives.conftest import declared
-from vitssl import config, model, pictures, train
+from vitssl import config, model, train
 from vitssl.data.loading.batch import Batch
 from vitssl.data.loading.loader import EvalLoader
 from vitssl.objectives.masking import TokenMask, filled_in, normalize_patches, patchify
-from vitssl.train_state import TrainState
+from vitssl.training import pictures
+from vitssl.training.train_state import TrainState
 
 CLASSIFY = {"objectives.classify": {}}
 SIMMIM = {"objectives.mae": {"hide": "mask", "decoder": "pixel_shuffle", "loss": "l1"}}

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from vitssl import config, log, train
+from vitssl import config, train
 from vitssl.files import read_events, read_json
-from vitssl.log import Meter
+from vitssl.training import log
+from vitssl.training.log import Meter
 from vitssl.words import about, counted, duration
 
 MAE = {"objectives.mae": {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}}

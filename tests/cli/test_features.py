@@ -11,10 +11,10 @@ from PIL import Image
 
 import vitssl
 from vitssl import cli
+from vitssl.cli.features import write
 from vitssl.config import ConfigError
 from vitssl.data.building import names
 from vitssl.data.index import load_index, read_image
-from vitssl.features import write
 
 
 def image(digits: Path, position: int) -> Image.Image:

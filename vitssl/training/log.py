@@ -19,11 +19,12 @@ import torch
 from rich.progress import BarColumn, Progress, TextColumn
 from torch import Tensor
 
-from vitssl import __version__, dist, loggers
+from vitssl import __version__, dist
 from vitssl.atomic import write_atomically
 from vitssl.config import dotted
 from vitssl.files import read_events
 from vitssl.terminal import console
+from vitssl.training import loggers
 from vitssl.words import about, counted, duration
 
 PACE_S = 600.0  # the time left goes by the pace of so long a time: two lines at least, of slow runs too

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from vitssl import config, dist, evaluators, memory, model, optim, passes, pictures
+from vitssl import config, dist, evaluators, model
 from vitssl.checkpoints import pretrained, run_checkpoint, saver
 from vitssl.checkpoints.run_checkpoint import Progress
 from vitssl.checkpoints.saver import Saver
@@ -26,6 +26,7 @@ from vitssl.data.loading.loader import TrainLoader
 from vitssl.data.loading.on_stream import groups, on_own_stream
 from vitssl.data.loading.subset import split_of
 from vitssl.run_folder import LAST
+from vitssl.training import memory, optim, passes, pictures
 from vitssl.views import EvalView, TrainViews
 
 

@@ -8,8 +8,9 @@ from typing import get_args
 import pytest
 import torch
 
-from vitssl import config, model, optim
+from vitssl import config, model
 from vitssl.config.base import hints_of
+from vitssl.training import optim
 
 
 def test_groups_decay_matrices_and_tokens_only(make_run):

@@ -20,7 +20,7 @@ from jobs.environment import NEEDED
 from vitssl import cli, train, version
 from vitssl.arguments import guarded
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 def start(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:

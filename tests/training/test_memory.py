@@ -10,7 +10,7 @@ import pytest
 # pages that the system had to map, in a hundred times the same 32 MB
 FAULTS = """
 import resource, torch
-from vitssl import memory
+from vitssl.training import memory
 if {keep}:
     assert memory.keep_freed()
 torch.ones(1 << 23)

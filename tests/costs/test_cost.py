@@ -10,7 +10,8 @@ from fvcore.nn import ActivationCountAnalysis, FlopCountAnalysis
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from vitssl import config, cost, macs
+from vitssl import config
+from vitssl.costs import cost, macs
 
 SSAT = {
     "backbone": {"name": "vit_tiny", "positions": "sincos"},
