@@ -139,6 +139,12 @@ def test_what_begins_a_word_of_a_name_comes_first(capsys) -> None:
     assert 0 < shown.index("optim.lr:") < shown.index("optim.min_lr:") < shown.index("objectives.simclr:")
 
 
+def test_where_no_name_has_the_words_those_whose_meanings_have_them_are_listed(capsys) -> None:
+    assert cli.main(["fields", "Learning rate"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"optim.{name}: number" in shown for name in ("lr", "min_lr", "warmup_lr", "layer_decay")) and "weight_decay" not in shown
+
+
 @pytest.mark.parametrize(
     ("pattern", "meant"),
     [

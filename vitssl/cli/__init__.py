@@ -91,7 +91,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--yes", action="store_true", help="delete without asking")
     add = command(commands, "fields", _fields, "list all fields with type, default and meaning, and what to type for a method")
-    add("pattern", nargs="?", default="", help="part of a dotted name, such as warmup, a pattern such as 'optim.*', or a method")
+    what = "part of a dotted name, such as warmup, a pattern such as 'optim.*', a method, or words of a meaning"
+    add("pattern", nargs="?", default="", help=what)
     add = command(commands, "bench", _bench, "measure speed on this machine, as ratios of alternatives timed side by side")
     add("--images", type=Path, help="folder of class folders with images; default: the digits as 32-px JPEG files")
     add("--only", default="", help="comparisons to make, comma-separated; default: all that this machine can run")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from vitssl.config import ConfigError, Run, Site
 from vitssl.config.base import did_you_mean, element_types_of, parts_of
@@ -34,22 +34,28 @@ def listing(pattern: str = "") -> str:
     """The reference in lines of at most 79 characters; fields that several places share are listed at the first one.
 
     Args:
-        pattern: a part of the fields' dotted names, or with * and ? a pattern of them; or a method. Empty: all.
+        pattern: a part of the fields' dotted names, or with * and ? a pattern of them; or a method; or where there is none of these
+            words of the fields' meanings. Empty: all.
 
     Raises:
         ConfigError: nothing matches; it says what was probably meant.
     """
-    parts = []
-    for title, fields in sections().items():
-        if chosen := sorted(
-            (field for field in fields if _matches(field.name, pattern)), key=lambda field: _in_a_word(field.name, pattern)
-        ):
-            parts.append("\n".join([_underlined(title), *_entries(chosen)]))
+    parts = _of_fields(pattern, lambda field: field.name)
     if of_papers := [m for m in METHODS if not pattern or m is method(pattern) or _matches(m.title, pattern)]:
         parts.append("\n".join([_underlined("Methods of papers, and what to type"), *map(_method, of_papers)]))
-    if not parts:
+    if not (parts := parts or _of_fields(pattern, lambda field: field.meaning)):
         raise _nothing(pattern)
     return "\n\n".join(parts)
+
+
+def _of_fields(pattern: str, text: Callable[[Field], str]) -> list[str]:
+    """The sections' fields of which a text matches."""
+    parts = []
+    for title, fields in sections().items():
+        chosen = [field for field in fields if _matches(text(field), pattern)]
+        if chosen := sorted(chosen, key=lambda field: _in_a_word(field.name, pattern)):
+            parts.append("\n".join([_underlined(title), *_entries(chosen)]))
+    return parts
 
 
 def _matches(name: str, pattern: str) -> bool:
