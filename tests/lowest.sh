@@ -14,12 +14,12 @@ tests=(
     "tests/backbones/test_norms.py::test_two_ranks_equal_torchs_norm_of_the_whole_batch[1-plain]" # collectives
     "$gradient"'[cvt-classify/cls-contiguous-cpu]' "$gradient"'[cvt-classify/cls-channels_last-cpu]' # torch's kernels
     "$gradient"'[t2t-classify/cls-contiguous-cpu]'
-    tests/training/test_train.py::test_golden_loss_curve            # tensorboard
+    tests/training/test_train.py::test_golden_loss_curve   # tensorboard
     tests/test_trained.py::test_one_image_is_a_batch_of_one
-    tests/cli/test_predict.py                                  # pillow
+    tests/cli/test_predict.py                              # pillow
     tests/checkpoints/test_pretrained.py                   # safetensors
-    tests/costs/test_cost.py                                     # fvcore
-    tests/costs/test_emissions.py                                # codecarbon
+    tests/costs/test_cost.py                               # fvcore
+    tests/costs/test_emissions.py                          # codecarbon
     tests/data/test_shards.py                              # webdataset, scikit-learn
     tests/data/test_tars.py                                # braceexpand
     tests/views/test_augment.py                            # torchvision
