@@ -192,7 +192,7 @@ def test_equal_epochs_and_equal_cost_have_a_table_each(sweep):
     said = sentences(findings(laid_out))
     assert any(line.startswith("equal epochs: 2 seeds are too few to tell ssat and scratch apart") for line in said)
     assert any(line.startswith("equal MACs: 2 seeds are too few to tell scratch and ssat apart") for line in said)
-    page = html.html(Report(laid_out, {}))
+    page = html.html(Report(laid_out, {}, {}))
     assert page.count("<h2>Comparison of arms at equal") == 2
     assert "ssat, equal MACs" in page and "cost equal" not in page.split("<main>")[1].split("Runs</h2>")[0]
     assert page.split("<h2>Cost</h2>")[1].split("</section>")[0].count("<table>") == 2  # names of rows are long

@@ -51,10 +51,10 @@ def test_images_to_test_on_that_are_trained_on_are_warned_of(sweep):
     names = "; `vitssl shards info` lists them."
     table = details.data(grid)
     assert table is not None and table.caption.endswith(f"its first 12 digits. {many}{names} {one}{names}")
-    first = html.html(Report(grid, {})).split("<main>")
+    first = html.html(Report(grid, {}, {})).split("<main>")
     assert first[0].count('class="warning"') == 1, "one image of ten thousand misleads nobody"
     assert f'Warning: {many}: <a href="#data">details</a>.' in first[0] and 'id="data"' in first[1]
-    text = markdown.markdown(Report(grid, {}))
+    text = markdown.markdown(Report(grid, {}, {}))
     assert text.index(f"**Warning:** {many}: see [Data](#data).") < text.index("## Comparison") < text.index("## Data\n")
     assert report.summary(grid.sweep.folder, 300).splitlines()[-1:] == [f"Warning: {many}."]
 
@@ -82,7 +82,7 @@ def test_what_was_trained_elsewhere_is_named_wherever_a_cost_is(sweep):
     grid = lay_out(collect(folder))
     said = " Not counted: the cost of weights trained elsewhere that runs started from (pretrain-s0)."
     table = settings.settings(grid)[0]
-    assert markdown.markdown(Report(grid, {})).count(said) == 3  # in all, below the table, and in the sentence for a paper
+    assert markdown.markdown(Report(grid, {}, {})).count(said) == 3  # in all, below the table, and in the sentence for a paper
     assert said in statement(grid.sweep)
     assert rows(table)[0] == {
         "setting": "starts from", "scratch": DASH, "sslft: pretrain": DASH, "sslft: finetune": DASH, "ssat": "pretrain-s0"
@@ -107,7 +107,7 @@ def test_those_without_a_label_are_told_apart(sweep):
 
 def test_images_that_are_all_different_need_no_warning(sweep):
     grid = lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None)))
-    assert "Warning" not in html.html(Report(grid, {})) and "Warning" not in report.summary(grid.sweep.folder)
+    assert "Warning" not in html.html(Report(grid, {}, {})) and "Warning" not in report.summary(grid.sweep.folder)
 
 
 def test_stages_that_see_other_images_have_lines_of_their_own(sweep):

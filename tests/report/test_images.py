@@ -215,7 +215,7 @@ def test_its_spread_is_that_of_the_metric_over_other_draws_of_the_images(name, d
     assert low < PARTS[name](saved).std(ddof=1) / sqrt(N) / np.std(again) < high
 
 
-def test_what_another_draw_of_images_does_not_change_has_no_str():
+def test_what_another_draw_of_images_does_not_change_has_no_interval():
     """Always right of one class and never of the other: whatever their shares are in a draw, the mean of the recalls is a half."""
     sure, right = np.ones(100, np.float32), np.arange(100) < 90
     saved = Predictions(["often", "rare"], np.arange(100) // 90, np.zeros(100, dtype=int), sure, right, 1 - right.astype(np.float32))

@@ -263,7 +263,7 @@ def test_what_chosen_columns_leave_out_has_tables_of_its_own(sweep, without_plot
     assert "Difference from scratch" not in report.summary(folder, 200)
     text = report.write(folder, chosen).read_text()
     assert "<h3>Difference from scratch</h3>" in text
-    assert "## Difference from scratch" in (folder / "report" / "report.md").read_text()
+    assert "\n### Difference from scratch" in (folder / "report" / "report.md").read_text()
 
 
 def test_an_interval_that_cannot_be_is_not_promised(sweep):

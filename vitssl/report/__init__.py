@@ -1,6 +1,6 @@
 """Reports of sweeps: tables, plots and a page, from run folders alone.
 
-results/    what the runs did, and the numbers that follow: seeds gathered in a grid, means, intervals, costs
+results/    what the runs did, and what follows for all who show it: seeds gathered in a grid, means, intervals, costs, and their words
 tables/     these as tables, without a word of how one looks
 figures/    as plots
 findings/   as sentences: which arm is best, what to take, what would decide
@@ -48,12 +48,11 @@ def write(sweep_folder: str | Path, columns: list[str] | None = None) -> Path:
     if folder.is_file():
         raise ConfigError(f"{folder} is a file where the report's folder is to be; move it away, and repeat the command")
     folder.mkdir(exist_ok=True)
-    drawn = plots.draw(laid_out) | analyses.draw(laid_out)
+    drawn = [plots.draw(laid_out), analyses.draw(laid_out)]
     for figure in (path for kind in style.KINDS for path in folder.glob(f"*.{kind}")):
-        if figure.stem not in drawn:
+        if not any(figure.stem in figures for figures in drawn):
             figure.unlink()  # of an earlier report
-    made = {name: Drawn(caption, style.save(figure, folder / name)) for name, (caption, figure) in drawn.items()}
-    report = Report(laid_out, made, columns)
+    report = Report(laid_out, *(_saved(figures, folder) for figures in drawn), columns)
     (folder / "report.md").write_text(markdown.markdown(report))
     (folder / "table.csv").write_text(spreadsheet.numbers(laid_out))
     (folder / "differences.csv").write_text(spreadsheet.pairs(laid_out))
@@ -62,6 +61,10 @@ def write(sweep_folder: str | Path, columns: list[str] | None = None) -> Path:
     (folder / "energy.tex").write_text(latex.tex(energy.statement(laid_out.sweep)) + "\n")
     (folder / "report.html").write_text(html.html(report))
     return folder / "report.html"
+
+
+def _saved(figures: dict[str, style.Plot], folder: Path) -> dict[str, Drawn]:
+    return {name: Drawn(caption, style.save(figure, folder / name)) for name, (caption, figure) in figures.items()}
 
 
 def summary(sweep_folder: str | Path, width: int | None = None, columns: list[str] | None = None) -> str:

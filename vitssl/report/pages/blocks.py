@@ -82,7 +82,7 @@ def switch(plots: Plots) -> str:
     body = "".join(plot(name, drawn) for name, drawn in plots.by_name.values())
     if len(plots.by_name) == 1:
         return body
-    group = next(name for name, _ in plots.by_name.values())  # each plot is on the page once
+    group = f"turns-{next(name for name, _ in plots.by_name.values())}"  # each plot is on the page once
     inputs = "".join(
         f'<input type="radio" name="{group}" id="{group}-{i}"{"" if i else " checked"}><label for="{group}-{i}">{words}</label>\n'
         for i, words in enumerate(plots.by_name)

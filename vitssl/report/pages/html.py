@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html import escape
+from itertools import groupby
 
 from vitssl.report.findings.sentences import progress
 from vitssl.report.pages import blocks, sections
@@ -20,7 +21,6 @@ FILES = {
     "report.md": "Markdown",
 }
 NARROW = ("Data", "Other readings of the same runs")  # sections that may stand side by side
-MOST_BESIDE = 9  # columns of a table that leaves room for a plot beside it
 
 
 def html(report: sections.Report) -> str:
@@ -39,37 +39,39 @@ def html(report: sections.Report) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(sections.title(grid))}</title>\n<style>\n{CSS}</style>\n</head>\n<body>\n<header>\n<h1>{escape(grid.sweep.name)}</h1>\n"
         f'<p>{about}</p>\n{alike}<p class="links">{links}</p>\n<nav class="links">Below: {below}</nav>\n</header>\n'
-        f"<main>\n{_first(shown, len(grid.columns) == 1)}"
+        f"<main>\n{_first(shown)}"
         f'<div class="more">\n{more}</div>\n</main>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n'
     )
 
 
-def _first(shown: sections.Contents, one_column: bool) -> str:
+def _first(shown: sections.Contents) -> str:
     """What was found, the main table, and accuracy against what is exact of its cost: side by side where there is room."""
-    narrow = one_column and len(shown.main[0].header) <= MOST_BESIDE
-    plots = "".join(f'<div class="block"><h2>{escape(section.name)}</h2>\n{_body(section)}</div>\n' for section in shown.front)
-    main = "".join(blocks.section(table.title, blocks.table(table)) for table in shown.main)
+    plots = "".join(
+        f'<div class="block"><h2>{escape(section.name)}</h2>\n{"".join(_block(part, section) for part in section.parts)}</div>\n'
+        for section in shown.front
+    )
     parts = [
         *(_section(section, "found") for section in shown.found),
-        f'<div class="main">\n{main}</div>\n',
+        f'<div class="main">\n{"".join(map(_section, shown.main))}</div>\n',
         f'<section class="front">\n{plots}</section>\n' if plots else "",
     ]
-    return f'<div class="first{"" if plots and narrow else " wide"}">\n{"".join(parts)}</div>\n'
+    return f'<div class="first{"" if plots and shown.narrow else " wide"}">\n{"".join(parts)}</div>\n'
 
 
 def _section(section: sections.Section, kind: str = "") -> str:
-    return blocks.section(section.name, _body(section), kind)
+    rows = [(beside, [_block(part, section) for part in parts]) for beside, parts in groupby(section.parts, _beside)]
+    return blocks.section(section.name, "".join(blocks.row(*row) if beside else "".join(row) for beside, row in rows), kind)
 
 
-def _body(section: sections.Section) -> str:
-    made = [[_block(part, section.name) for part in row] for row in section.rows]
-    return "".join(blocks.row(*row) if len(row) > 1 else row[0] for row in made)
+def _beside(part: sections.Part) -> bool:
+    """May it stand beside others? A place where several plots take turns has a line of its own."""
+    return isinstance(part, Table) or (isinstance(part, sections.Plots) and len(part.by_name) == 1)
 
 
-def _block(part: sections.Part, under: str) -> str:
+def _block(part: sections.Part, section: sections.Section) -> str:
     match part:
         case Table():
-            return blocks.table(part, part.title if part.title != under else "")
+            return blocks.table(part, part.title if part.title != section.name else "")
         case sections.Plots():
             return blocks.switch(part)
         case sections.Found(said):

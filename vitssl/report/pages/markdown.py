@@ -12,13 +12,13 @@ def markdown(report: sections.Report) -> str:
     """The page's sections in its order; plots are links to their files, and pictures are left to the page."""
     grid, shown = report.grid, sections.contents(report)
     warnings = [f"**Warning:** {text}: see [Data](#data)." for text in details.warnings(grid)]
-    given = [*shown.found, *(sections.Section(table.title, [[table]]) for table in shown.main), *shown.front, *shown.more]
+    given = [*shown.found, *shown.main, *shown.front, *shown.more]
     head = [f"# {sections.title(grid)}", f"{sections.compared(grid)} {progress(grid.sweep)}", *warnings]
     return "\n\n".join([*head, *filter(None, map(_section, given))]) + "\n"
 
 
 def _section(section: sections.Section) -> str:
-    parts = [text for row in section.rows for part in row if (text := _part(part, section.name))]
+    parts = [text for part in section.parts if (text := _part(part, section.name))]
     return "\n\n".join([f"## {section.name}", *parts]) if parts else ""
 
 

@@ -24,7 +24,7 @@ FRONT: dict[str, dict[str, str]] = {
 }  # the plots that a report begins with, by heading
 CURVES = {"over images seen": "learning_curves_images", "over epochs": "learning_curves", "over wall time": "learning_curves_time"}
 ENERGY, CONFUSION = "energy_by_component", "confusion"
-PLACED = {*(name for names in FRONT.values() for name in names.values()), *CURVES.values(), ENERGY, CONFUSION}
+MOST_BESIDE = 9  # columns of a table that leaves room for a plot beside it
 VIEWS = "The first images of the first batch, as the network sees them."
 RECONSTRUCTED = "Eight test images after the last step: the objective's input, its reconstruction, and the original images."
 
@@ -39,10 +39,17 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Report:
-    """A sweep, its plots by file name, and the main table's columns by name (None: the usual ones)."""
+    """What a report is made from.
+
+    Attributes:
+        plots: by file name.
+        analyses: figures of what `vitssl analyze` found, by file name.
+        columns: of the main table, by name; None: the usual ones.
+    """
 
     grid: Grid
     plots: dict[str, Drawn]
+    analyses: dict[str, Drawn]
     columns: list[str] | None = None
 
 
@@ -102,30 +109,37 @@ Part = Table | Plots | Found | Lines | Text | Pairs | Strips | Failed
 
 @dataclass(frozen=True)
 class Section:
-    """Parts under a heading: lines of those that stand side by side where there is room. A table of the section's own title needs no
+    """Parts under a heading, of which tables and plots stand side by side where there is room. A table of the section's own title needs no
     second one."""
 
     name: str
-    rows: list[list[Part]]
+    parts: list[Part]
 
 
 @dataclass(frozen=True)
 class Contents:
-    """Sections that hold something: what was found, the main table (or several), plots of accuracy, and everything behind these."""
+    """Sections that hold something: what was found, the main table (or several), plots of accuracy, and everything behind these.
+
+    Attributes:
+        narrow: does the main table leave room for plots beside it?
+    """
 
     found: list[Section]
-    main: list[Table]
+    main: list[Section]
     front: list[Section]
     more: list[Section]
+    narrow: bool
 
 
 def contents(report: Report) -> Contents:
     grid = report.grid
+    tables = [main_table.table(part, report.columns) for part in grid.parts]
     return Contents(
-        found=_full([Section("What was found", [_part(Found, headlines(grid))])]),
-        main=[main_table.table(part, report.columns) for part in grid.parts],
-        front=_full([Section(words, [_plots(report, names)]) for words, names in FRONT.items()]),
+        found=_full([Section("What was found", _part(Found, headlines(grid)))]),
+        main=[Section(table.title, [table]) for table in tables],
+        front=_full([Section(words, _plots(report, names)) for words, names in FRONT.items()]),
         more=_full(_more(report)),
+        narrow=len(grid.columns) == 1 and len(tables[0].header) <= MOST_BESIDE,
     )
 
 
@@ -133,32 +147,30 @@ def _more(report: Report) -> list[Section]:
     grid = report.grid
     differing, shared = settings(grid)
     equal = f"Settings that are equal wherever they are on ({len(shared)})"
+    chosen = _tables(selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns))
     evaluated = _tables(evaluations.table(grid), evaluations.differences(grid), evaluations.per_class(grid))
     return [
-        Section("What failed", [_part(Failed, failures(grid.sweep))]),
-        Section("Chosen and compared" if grid.sweep.facts["select"] else "Compared", _compared(report)),
-        Section("Further findings", [_part(Found, further(grid))]),
-        Section("Cost", [_tables(spending.cost(grid), main_table.size(grid)) + _plots(report, {"": ENERGY})]),
-        Section("Energy and CO2e, for a paper", [_part(Text, statement(grid.sweep))]),
-        Section("Learning curves", [_plots(report, CURVES)]),
-        Section("Evaluations", [evaluated + _plots(report, {"": CONFUSION})]),
-        Section("What training saw", [_part(Strips, seen.pictures(grid, "views"), VIEWS)]),
-        Section("Reconstructions", [_part(Strips, seen.pictures(grid, "reconstructions", seen.ROWS), RECONSTRUCTED)]),
-        Section("Analyses", [[part for name in report.plots if name not in PLACED for part in _plots(report, {"": name})]]),
-        Section("Data", [_tables(details.data(grid))]),
-        Section("Other readings of the same runs", [_tables(evaluations.readings(grid))]),
-        Section("Cost in detail", [_tables(spending.by_stage(grid), spending.published(grid))]),
-        Section("Runs", [_tables(details.runs(grid.sweep))]),
-        Section("Settings", [_tables(differing), _part(Pairs, shared, equal)]),
-        Section("Provenance", [_part(Pairs, provenance(grid))]),
-        Section("Notes", [_part(Lines, notes(grid))]),
+        Section("What failed", _part(Failed, failures(grid.sweep))),
+        Section(
+            "Chosen and compared" if grid.sweep.facts["select"] else "Compared",
+            chosen + _tables(*differences.pairs(grid), differences.columns(grid)),
+        ),
+        Section("Further findings", _part(Found, further(grid))),
+        Section("Cost", _tables(spending.cost(grid), main_table.size(grid)) + _plots(report, {"": ENERGY})),
+        Section("Energy and CO2e, for a paper", _part(Text, statement(grid.sweep))),
+        Section("Learning curves", _plots(report, CURVES)),
+        Section("Evaluations", evaluated + _plots(report, {"": CONFUSION})),
+        Section("What training saw", _part(Strips, seen.pictures(grid, "views"), VIEWS)),
+        Section("Reconstructions", _part(Strips, seen.pictures(grid, "reconstructions", seen.ROWS), RECONSTRUCTED)),
+        Section("Analyses", [Plots({"": (name, drawn)}) for name, drawn in report.analyses.items()]),
+        Section("Data", _tables(details.data(grid))),
+        Section("Other readings of the same runs", _tables(evaluations.readings(grid))),
+        Section("Cost in detail", _tables(spending.by_stage(grid), spending.published(grid))),
+        Section("Runs", _tables(details.runs(grid.sweep))),
+        Section("Settings", _tables(differing) + _part(Pairs, shared, equal)),
+        Section("Provenance", _part(Pairs, provenance(grid))),
+        Section("Notes", _part(Lines, notes(grid))),
     ]
-
-
-def _compared(report: Report) -> list[list[Part]]:
-    grid = report.grid
-    chosen = _tables(selection.table(grid), selection.points(grid), main_table.differences(grid, report.columns))
-    return [chosen, _tables(*differences.pairs(grid), differences.columns(grid))]
 
 
 def _part(kind: Callable[..., Part], content: Any, *more: str) -> list[Part]:
@@ -178,8 +190,7 @@ def _plots(report: Report, names: dict[str, str]) -> list[Part]:
 
 def _full(sections: list[Section]) -> list[Section]:
     """Without empty ones."""
-    full = [Section(section.name, [row for row in section.rows if row]) for section in sections]
-    return [section for section in full if section.rows]
+    return [section for section in sections if section.parts]
 
 
 # ----------------------------------------------------------------------------------------------------- what a sweep says of itself

@@ -19,7 +19,7 @@ from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row, cost_per_model
 from vitssl.report.results.stats import plus_minus
 from vitssl.report.table import BAD, DASH, NOTE, PUBLISHED, Entry, Table, figure, signed
-from vitssl.report.tables import differences as further
+from vitssl.report.tables import differences as of_all
 from vitssl.report.tables.entries import LOWER_IS_BETTER, currency, versus, which
 from vitssl.report.units import fit
 from vitssl.words import counted, listed
@@ -77,7 +77,7 @@ def size(grid: Grid) -> Table:
 
 def differences(grid: Grid, names: list[str] | None = None) -> Table | None:
     """From the baseline, where a table with the columns of these names does not say them."""
-    return None if "baseline" in (names or usual(grid)) else further.differences(grid)
+    return None if "baseline" in (names or usual(grid)) else of_all.differences(grid)
 
 
 def check(names: list[str]) -> list[str]:
