@@ -88,3 +88,10 @@ def test_equal_scores_share_their_place():
     labels_N = np.array([0, 1, 1, 0, 1, 0])
     probabilities_NK = np.repeat(np.array([[0.5, 0.2, 0.5, 0.5, 0.8, 0.2]], dtype=np.float32), 2, 0).T
     assert area_under_curve(probabilities_NK, labels_N).mean() == pytest.approx(roc_auc_score(labels_N, probabilities_NK[:, 1]))
+
+
+def test_what_is_no_number_has_no_order():
+    """A network whose values overflowed has no area under a curve, rather than that of images that are all alike."""
+    probabilities_NK, labels_N = some(3)
+    probabilities_NK[7] = np.nan
+    assert np.isnan(area_under_curve(probabilities_NK, labels_N).mean())

@@ -50,7 +50,9 @@ def _placements(scores_N: np.ndarray, inside_N: np.ndarray) -> np.ndarray:
 
 
 def _ranks(values_N: np.ndarray) -> np.ndarray:
-    """(N,) float64: each one's place in their order, from 1; equal ones share the mean of their places."""
+    """(N,) float64: each one's place in their order, from 1; equal ones share the mean of their places. All NaN where one is."""
+    if np.isnan(values_N).any():
+        return np.full(len(values_N), np.nan)
     _, which_N, counts_U = np.unique(values_N, return_inverse=True, return_counts=True)
     return (np.cumsum(counts_U) - (counts_U - 1) / 2)[which_N]
 
