@@ -15,7 +15,6 @@ LONG = {
     "drloc_ablation", "drloc_variants", "drloc_finetune", "drloc_in100_epochs", "drloc_scratch", "gmml_ablation", "lut_ablation",
     "lut_ablation axes.protocol=probe", "lut_transfer", "lut_weight", "mt_granularity", "mt_stl10", "mt_transfer", "cifar10_masked_tokens",
     "cifar10_scarce_pretraining", "gmml_longer", "gmml_transfer", "gmml_vs_mae", "ssat_backbones", "ssat_decoder", "ssat_domainnet",
-    "ssat_subsets",
 }  # fmt: skip
 
 

@@ -158,7 +158,7 @@ def _throughput(pace: Pace | None, gpu: bool, site: Site, macs: float, batch: fl
 
 
 def costs_of(runs: list[Run], launch: Launch) -> list[dict[str, Any]]:
-    """`cost.measure` of each, counted once per source and cached; all new ones in one process, which takes seconds to start."""
+    """`vitssl.costs.cost.measure` of each: counted once per source and cached; all new ones in a process that takes seconds to start."""
     classes = [len(index.classes) for run in runs if (index := expected_index(run.data)) is not None]
     files = _counted(runs, classes, launch)
     new = {file: (run, count) for file, run, count in zip(files, runs, classes, strict=True) if not file.exists()}

@@ -136,7 +136,7 @@ class Counter(TorchDispatchMode):
             macs = int(RULES[operator]([_Value(arg) for arg in args], [_Value(outputs[0])]))
             activations = prod(outputs[0].shape) if operator in PRODUCTS else 0
         elif operator in flop_registry:  # torch's own list of what multiplies
-            raise NotImplementedError(f"costs/macs.py: no rule for {operator}, whose multiply-adds would be left out: add one to RULES")
+            raise NotImplementedError(f"no rule for {operator}, which would count as nothing: add one to RULES in vitssl/costs/macs.py")
         self._operations.append(_Operation(inputs, outputs, macs, activations))
         return result
 
