@@ -38,7 +38,8 @@ UNSAVED_S = 60.0  # of training, at most, that a kill during an evaluation loses
 
 
 def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: Iterator[Batch]) -> dict[str, dict[str, Tensor]]:
-    """One optimiser step over the accumulated slices; gives detached terms, averaged over the slices."""
+    """One optimiser step over the accumulated slices; gives detached terms, averaged over the slices. Of images without a label alone
+    there is no loss of labels, rather than one of 0, which would lower the mean over steps."""
     run, step, slices = train_state.run, train_state.progress.step, train_state.accumulate
     sums: dict[str, dict[str, Tensor]] = {"terms": {}, "weighted": {}}
     for i in range(slices):
@@ -48,7 +49,9 @@ def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: Ite
         last = i == slices - 1
         sync_context = ddp_model.no_sync() if isinstance(ddp_model, DistributedDataParallel) and not last else nullcontext()
         with sync_context:
-            terms, weighted = forward_backward(train_state, next(micro_batches), step)
+            terms, weighted = forward_backward(train_state, batch := next(micro_batches), step)
+        if not batch.labelled:  # in none of the slices
+            terms = {name: value for name, value in terms.items() if not name.startswith(train_state.model.of_labels)}
         for kind, values in (("terms", terms), ("weighted", weighted)):
             for name, value in values.items():
                 sums[kind][name] = sums[kind].get(name, 0) + value / slices
@@ -166,7 +169,8 @@ def _log_line(train_state: TrainState, meter: Meter, log: Log) -> None:
     """Write the line that was begun, if there is one."""
     if (values := meter.line()) is None:
         return
-    step, train_state.terms = values.pop("step"), values["terms"]
+    step = values.pop("step")
+    train_state.terms |= values["terms"]
     log.event("train", step, **values)
     note = f"{_terms(train_state, ' ')} {values['images_per_s']:.0f} img/s"
     log.advance(step, f"epoch {values['epoch']:.1f}/{train_state.run.loop.epochs}", note)

@@ -63,6 +63,7 @@ def test_labels_that_were_not_learned_are_told_from_chance(ending):
             cell.last.events.append(
                 {"event": "train", "step": 100, "time": 2.0, "terms": {"classify": 2.0 if row.arm.name == "ssat" else 0.1}}
             )
+            cell.last.events.append({"event": "train", "step": 101, "time": 2.0, "terms": {}})  # of images without a label alone
     said = "The classification loss ended high: ssat (2.00, chance 2.30). Longer training may change the ranking."
     assert sentence(grid) == said
     for cell in grid.rows[1].cells:

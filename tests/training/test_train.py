@@ -224,6 +224,21 @@ def test_two_ranks_train_a_cvt_as_one_process_does(folder, variant):
     assert any(not torch.allclose(other[k], expected[k], rtol=1e-3, atol=1e-3) for k in trained)
 
 
+def test_a_step_without_labels_has_no_loss_of_labels(folder):
+    """Ten labels in a thousand images: most steps of 32 have none, and their zeros are no part of the loss that is logged."""
+    few = CURVES["ssat"], {"data.labels": {"per_class": 1}, "loop": {"max_steps": 30, "log_every": 1, "eval_every": 0}}
+    events = []
+    for run in (folder("each", *few), folder("all", *few, {"loop.log_every": 30})):
+        assert train.main([str(run)]) == 0
+        events.append([event for event in read_events(run / "metrics.jsonl") if event["event"] == "train"])
+    each, (line,) = events
+    known = [event["terms"]["classify"] for event in each if "classify" in event["terms"]]
+    assert 0 < len(known) < 30 and min(known) > 0.5
+    assert line["terms"]["classify"] == pytest.approx(sum(known) / len(known), rel=1e-5)
+    for kind, name in (("weighted", "classify"), ("terms", "mae")):
+        assert line[kind][name] == pytest.approx(sum(event[kind][name] for event in each) / 30, rel=1e-5)
+
+
 @pytest.mark.parametrize("name", declared("OVER_RANKS"))
 def test_negatives_statistics_and_centres_are_the_global_batchs(folder, name):
     """Losses and weights of 2 ranks (and slices) are those of one process; the teacher and its centre are among the weights."""

@@ -175,23 +175,24 @@ class _OnHost:
 
 
 class Meter:
-    """Means since the last line of the log, kept on the device, and whether losses and gradients were finite.
+    """Means since the last line of the log, over the steps that had a term, kept on the device; and whether losses and gradients were
+    finite.
 
     What a step gave is looked at, and a line of the log written, one step later, when it has long been computed, so that no step waits
     for the device.
     """
 
     def __init__(self) -> None:
-        self._sums: dict[str, dict[str, Tensor]]
+        self._sums: dict[tuple[str, str], tuple[Tensor, int]]  # over steps, and their number, by kind and name
         self._restart()
         self._unseen: deque[_OnHost] = deque()
-        self._line: tuple[dict[str, list[str]], _OnHost, dict[str, Any]] | None = None
+        self._line: tuple[dict[tuple[str, str], int], _OnHost, dict[str, Any]] | None = None
 
     def add(self, values: dict[str, dict[str, Tensor]]) -> None:
         for kind, terms in values.items():
-            mine = self._sums.setdefault(kind, {})
             for name, value in terms.items():
-                mine[name] = mine.get(name, 0) + value
+                total, count = self._sums.get((kind, name), (0, 0))
+                self._sums[kind, name] = total + value, count + 1
         self._steps += 1
         self._unseen.append(_OnHost(sum(values["loss"].values())))
 
@@ -208,11 +209,10 @@ class Meter:
 
         Gives the seconds of a step.
         """
-        share = 1 / (self._steps * dist.world_size())
-        flat = [value for terms in self._sums.values() for value in terms.values()]
-        names = {kind: list(terms) for kind, terms in self._sums.items()}
+        totals = torch.stack([total for total, _ in self._sums.values()]).float()
+        counts = {place: count * dist.world_size() for place, (_, count) in self._sums.items()}
         step_s = (time.time() - self._since) / self._steps
-        self._line = names, _OnHost(dist.all_sum(torch.stack(flat).float()) * share), facts | {"images_per_s": batch_size / step_s}
+        self._line = counts, _OnHost(dist.all_sum(totals)), facts | {"images_per_s": batch_size / step_s}
         self._restart()
         return step_s
 
@@ -220,9 +220,10 @@ class Meter:
         """The line that `take` began, once; None where it began none."""
         if self._line is None:
             return None
-        (names, copy, facts), self._line = self._line, None
-        means = iter(copy.get().tolist())
-        values = {kind: {name: next(means) for name in terms} for kind, terms in names.items()}
+        (counts, copy, facts), self._line = self._line, None
+        values: dict[str, dict[str, float]] = {"loss": {}, "terms": {}, "weighted": {}}
+        for ((kind, name), count), total in zip(counts.items(), copy.get().tolist(), strict=True):
+            values[kind][name] = total / count
         return {**facts, **values.pop("loss"), **values}
 
     @contextmanager

@@ -68,7 +68,8 @@ def _unlearned(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
     """The loss of labels at the last stage's end, and that of chance, which is a sum over heads as it is; nothing of a probe, whose network
     is frozen."""
     runs = [cell.last for cell in done if cell.last.job.get("data", {}).get("classes")]
-    ends = [terms[CLASSIFY] for run in runs if (logged := run.of("train")) and CLASSIFY in (terms := logged[-1]["terms"])]
+    logged = [[event["terms"][CLASSIFY] for event in run.of("train") if CLASSIFY in event["terms"]] for run in runs]
+    ends = [losses[-1] for losses in logged if losses]
     if not ends or any(run.run["backbone"]["frozen"] for run in runs):
         return ""
     heads = 1 + len(runs[0].run["objectives"][CLASSIFY].get("extra_heads") or [])
