@@ -69,7 +69,8 @@ def runs_and_images(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     Raises:
         ConfigError: there are only runs, or one is there twice or after images.
     """
-    count = next((i for i, path in enumerate(paths) if not is_run(path)), len(paths)) or 1
+    named = [is_run(path) or (not path.exists() and bool(runs_that_begin(path))) for path in paths]
+    count = (named.index(False) if False in named else len(paths)) or 1
     runs, images = list(paths[:count]), list(paths[count:])
     if not is_run(runs[0]) and (later := next(filter(is_run, images), None)):
         if is_sweep(runs[0].parent):  # all that a sweep's folder holds

@@ -278,6 +278,18 @@ def test_a_pattern_that_no_shell_has_written_out_says_so(seeds, photos, capsys) 
     assert f"{pattern} came here as it is; leave out its quotes, so that the shell writes out the 3 runs" in capsys.readouterr().err
 
 
+def test_each_of_several_runs_may_be_named_by_a_beginning(seeds, photos, capsys) -> None:
+    for seed, folder in enumerate(seeds):
+        folder.rename(folder.with_name(f"scratch-equal_epochs-s{seed}-0123"))
+    full = [str(folder.with_name(f"scratch-equal_epochs-s{seed}-0123")) for seed, folder in enumerate(seeds)]
+    assert cli.main(["predict", *full, str(photos / "b.png")]) == 0
+    expected = capsys.readouterr().out
+    assert cli.main(["predict", *map(str, seeds), str(photos / "b.png")]) == 0
+    assert capsys.readouterr().out == expected
+    assert cli.main(["predict", str(seeds[0]), str(seeds[0].with_name("other-s0")), str(photos / "b.png")]) == 2
+    assert "other-s0 does not exist; name images, or folders of images" in capsys.readouterr().err
+
+
 def test_of_a_run_whose_weights_are_gone_it_says_how_to_train_them_anew(trained, photos, capsys) -> None:
     (trained / LAST).unlink()
     assert cli.main(["predict", str(trained), str(photos / "b.png")]) == 2
