@@ -92,7 +92,7 @@ def test_stopped_in_mid_epoch_and_resumed_equals_undisturbed_to_the_bit(folder, 
     assert json.loads((parts / "done.json").read_text())["test"]["count"] == 450, "every test image is counted once"
 
 
-@pytest.mark.parametrize("name", CURVES)
+@pytest.mark.parametrize("name", but_for_a_release(CURVES, ("classify", "ssat", "dino", "masked_tokens")))
 def test_steps_and_resumed_steps_equal_as_many_at_once(folder, tmp_path, monkeypatch, name):
     whole, parts = (folder(n, CURVES[name], DROP, {"loop": {"max_steps": 20, "eval_every": 0}}) for n in ("whole", "parts"))
     assert train.main([str(whole)]) == 0
@@ -100,7 +100,7 @@ def test_steps_and_resumed_steps_equal_as_many_at_once(folder, tmp_path, monkeyp
     assert same(whole, parts)
 
 
-@pytest.mark.parametrize("cut", [{}, {"loop.micro_batch_size": 16}])
+@pytest.mark.parametrize("cut", but_for_a_release([{}, {"loop.micro_batch_size": 16}], [{"loop.micro_batch_size": 16}]))
 def test_views_of_several_steps_made_together_train_as_those_of_each(folder, tmp_path, monkeypatch, cut):
     """As on a GPU; sums of the resampling are taken in another order. Stopped and resumed, too."""
     alone, together, parts = (folder(name, DINO, {"loop": {"max_steps": 20, "eval_every": 0, "log_every": 1}}, cut) for name in "abc")
@@ -209,7 +209,8 @@ CONVOLUTIONAL = {
 }
 
 
-@pytest.mark.parametrize("variant", but_for_a_release(["microsoft", "drloc"], ["microsoft"]))
+@pytest.mark.release
+@pytest.mark.parametrize("variant", ["microsoft", "drloc"])
 def test_two_ranks_train_a_cvt_as_one_process_does(folder, variant):
     """Its batch norms, forwards and backwards, are the global batch's; per GPU they are not."""
     steps = {"loop": {"epochs": 2, "max_steps": 6}, "optim": {"name": "sgd", "lr": 0.05}, "backbone.variant": variant}
@@ -239,7 +240,7 @@ def test_a_step_without_labels_has_no_loss_of_labels(folder):
         assert line[kind][name] == pytest.approx(sum(event[kind][name] for event in each) / 30, rel=1e-5)
 
 
-@pytest.mark.parametrize("name", declared("OVER_RANKS"))
+@pytest.mark.parametrize("name", but_for_a_release(declared("OVER_RANKS"), ("dino",)))
 def test_negatives_statistics_and_centres_are_the_global_batchs(folder, name):
     """Losses and weights of 2 ranks (and slices) are those of one process; the teacher and its centre are among the weights."""
     steps = {"loop": {"epochs": 2, "max_steps": 14, "log_every": 1}, "optim": {"name": "sgd", "lr": 0.02}}

@@ -153,6 +153,7 @@ def test_onnx_runs_elsewhere_with_equal_logits(name: str, tmp_path: Path) -> Non
     assert json.loads(facts["classes"]) == CLASSES and json.loads(facts["mean"]) == [0.5] * 3
 
 
+@pytest.mark.release
 @torch.no_grad()
 def test_onnx_of_a_pretraining_gives_tokens(tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
