@@ -132,6 +132,7 @@ class Contents:
 
 
 def contents(report: Report) -> Contents:
+    """All that is shown, without sections that would be empty."""
     grid = report.grid
     tables = [main_table.table(part, report.columns) for part in grid.parts]
     return Contents(

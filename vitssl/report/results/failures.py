@@ -29,6 +29,7 @@ class Failure:
 
 
 def failures(sweep: Sweep) -> list[Failure]:
+    """Of every run that failed or has a damaged record, in the sweep's order."""
     return [_failure(sweep, run) for run in sweep.runs.values() if run.status in ("failed", "unreadable")]
 
 
