@@ -25,7 +25,6 @@ class Model(nn.Module):
         self.objectives = nn.ModuleDict(objectives)
         self.out_indices = tuple(sorted({index for objective in objectives.values() for index in objective.out_indices}))
         self.whole_pass = any(objective.whole_pass for objective in objectives.values())
-        self.of_labels = tuple(name for name, objective in objectives.items() if objective.of_labels)  # their terms begin so
         self.frozen = frozen
         backbone.requires_grad_(not frozen)
 

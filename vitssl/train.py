@@ -51,7 +51,7 @@ def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: Ite
         with sync_context:
             terms, weighted = forward_backward(train_state, batch := next(micro_batches), step)
         if not batch.labelled:  # in none of the slices
-            terms = {name: value for name, value in terms.items() if not name.startswith(train_state.model.of_labels)}
+            terms = {name: value for name, value in terms.items() if not name.startswith(config.of_labels(run))}
         for kind, values in (("terms", terms), ("weighted", weighted)):
             for name, value in values.items():
                 sums[kind][name] = sums[kind].get(name, 0) + value / slices

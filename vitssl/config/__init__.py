@@ -35,6 +35,7 @@ from vitssl.config.run import (
     active_views,
     classifies,
     needs_labels,
+    of_labels,
     reads_labels,
     recorded,
     scaled_lr,

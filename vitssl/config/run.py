@@ -141,9 +141,14 @@ def needs_labels(run: Run) -> bool:
     return all(objective.needs_labels for objective in active(run.objectives).values())
 
 
+def of_labels(run: Run) -> tuple[str, ...]:
+    """The objectives whose losses are of labelled images alone; the names of their terms begin with theirs."""
+    return tuple(name for name, objective in active(run.objectives).items() if objective.needs_labels)
+
+
 def reads_labels(run: Run) -> bool:
     """Does its training? What hides some of them changes nothing where it does not."""
-    return any(objective.needs_labels for objective in active(run.objectives).values())
+    return bool(of_labels(run))
 
 
 def scaled_lr(optim: Optim, lr: float) -> float:

@@ -23,7 +23,6 @@ class Objective(nn.Module):
     cfg: config.ObjectiveConfig
     out_indices: tuple[int, ...] = ()  # the backbone's intermediate places (`Backbone.widths`) whose features it reads
     reconstructs: bool = False  # it gives hidden or altered parts of images back
-    of_labels: bool = False  # its terms, whose names begin with its own, are of labelled images alone
     whole_pass: bool = True  # it makes a full pass: no token hidden, no image altered; batch norms take their running statistics there
 
     def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:

@@ -88,8 +88,6 @@ class ClassifierHead(nn.Linear):
 class Classify(Objective):
     """One linear head on the cls token or on the mean of the (normalised) patch tokens, or several heads."""
 
-    of_labels = True
-
     def __init__(self, cfg: ClassifyConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
         self.cfg = cfg
