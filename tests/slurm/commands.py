@@ -72,7 +72,11 @@ def task_of(folder: Path) -> int:
 
 
 def parent_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    """Raises ProcessLookupError where it has ended, as `os.kill` does."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except FileNotFoundError:
+        raise ProcessLookupError(f"{pid} has ended") from None
 
 
 def controller() -> int:
