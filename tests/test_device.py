@@ -69,8 +69,7 @@ class NothingFromTheHost(TorchDispatchMode):
 def started(run):
     """The Run's model of ten classes, as training starts with it."""
     network = model.build(run, 10).train()
-    for part in network.objectives.values():
-        part.start(network.backbone, torch.full((10,), 3))
+    network.start(torch.full((10,), 3))
     return network
 
 
@@ -95,11 +94,9 @@ def test_a_step_stays_on_the_gpu(make, backbone, objective):  # noqa: F811
         assert {value.device for value in (total, *terms.values(), *weighted.values())} == {GPU}
         for parameter in network.parameters():
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
-        for part in network.objectives.values():
-            part.before_step(0.5)
+        network.before_step(0.5)
         assert optim.clip_gradients(network.parameters(), run.optim).device == GPU
-        for part in network.objectives.values():
-            part.after_step(network.backbone, 0.5)
+        network.after_step(0.5)
 
 
 def runs_of(path, place):

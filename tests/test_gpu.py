@@ -60,8 +60,7 @@ def test_a_recorded_pass_gives_the_losses_and_gradients_of_one_that_is_launched(
         run = make(backbone, objective)
         run.loop.cuda_graph = recorded
         network = model.build(run, 10).to(device).train()
-        for part in network.objectives.values():
-            part.start(network.backbone, torch.full((10,), 3))
+        network.start(torch.full((10,), 3))
         parameters = list(network.parameters())
         ways.append((parameters, passes.make(network, run, device, optim.loss_scaler(device, "fp32"), parameters)))
     for i in range(passes.WARM_UP + 3):

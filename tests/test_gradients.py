@@ -58,8 +58,7 @@ def whole_gradient_error(run, layout: torch.memory_format, device: str = "cpu") 
     network = model.build(run, 10)
     for parameter in network.parameters():  # away from where branches start: gains at zero hide what is behind them
         parameter.data += 0.05 * torch.randn_like(parameter)
-    for part in network.objectives.values():
-        part.start(network.backbone, torch.full((10,), 3))
+    network.start(torch.full((10,), 3))
     network.to(device, torch.float64, memory_format=layout).train()
     images, progress = in_float64(batch(), layout, device), torch.tensor(0.5, dtype=torch.float64, device=device)
 

@@ -42,6 +42,45 @@ def test_a_term_that_would_count_wrongly_is_refused(make_run, monkeypatch, terms
         network(batch(8), torch.tensor(0.5))
 
 
+@pytest.mark.parametrize("labels", [[0, 3, -1, 7], [-1] * 4])
+def test_a_batch_made_by_hand_has_the_losses_of_the_loaders(make_run, labels):
+    images, labels_B = torch.randn(4, 3, 8, 8), torch.tensor(labels)
+    loaded = Batch({"main": images}, {"main": labels_B}, torch.arange(4), float(max(1, sum(label >= 0 for label in labels))))
+    network = model.build(make_run({"objectives": OBJECTIVES["ssat"]}), 10).train()
+    losses = []
+    for made in (loaded, Batch.of_images(images, labels_B), Batch.of_images({"main": images}, labels_B)):
+        torch.manual_seed(0)
+        losses.append(network(made, torch.tensor(0.5))[0].item())
+    assert losses[1:] == [losses[0]] * 2
+
+
+def test_labels_are_those_of_every_copy_of_a_view():
+    views = {"main": torch.zeros(2, 3, 8, 8), "local": torch.zeros(6, 3, 4, 4)}
+    made = Batch.of_images(views, torch.tensor([4, -1]))
+    assert made.targets["main"].tolist() == [4, -1] and made.targets["local"].tolist() == [4, -1] * 3
+    assert made.index_B.tolist() == [0, 1] and made.labelled == 1
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "reason"),
+    [
+        (torch.zeros(2, 8, 8, 3), [0, 1], r"view main: float32 \(2, 8, 8, 3\); normalised images are float \(B, 3, H, W\)"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), None, r"view main: uint8 \(2, 3, 8, 8\); normalised images are float"),
+        (
+            {"main": torch.zeros(2, 3, 8, 8), "local": torch.zeros(3, 3, 4, 4)},
+            [0, 1],
+            "view local: 3 images, which is no multiple of the 2",
+        ),
+        (torch.zeros(2, 3, 8, 8), [0.0, 1.0], r"labels: float32 \(2,\); they are int64 \(B,\), -1 where an image has none"),
+        (torch.zeros(2, 3, 8, 8), [[0, 1]], r"labels: int64 \(1, 2\)"),
+        (torch.zeros(2, 3, 8, 8), [0] * 3, "view main: 2 images, which is no multiple of the 3 labels"),
+    ],
+)
+def test_what_is_no_batch_is_refused(images, labels, reason):
+    with pytest.raises(ValueError, match=reason):
+        Batch.of_images(images, None if labels is None else torch.tensor(labels))
+
+
 @pytest.mark.parametrize("backbone", BACKBONES)
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_pair_takes_two_steps_and_every_parameter_gets_a_gradient_in_each(make_run, name, backbone):

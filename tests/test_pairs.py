@@ -152,8 +152,7 @@ def test_few_pairs_cover_every_backbone_and_every_objective_that_has_one():
 def test_an_allowed_pair_takes_two_steps_and_every_parameter_gets_a_gradient(make, backbone, objective):
     torch.manual_seed(0)  # of eight ReLUs all may be dead, once in a while
     network = model.build(make(backbone, objective), 10).train()
-    for part in network.objectives.values():
-        part.start(network.backbone, torch.full((10,), 3))
+    network.start(torch.full((10,), 3))
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     for step in range(2):
         optimizer.zero_grad()
@@ -168,8 +167,7 @@ def test_an_allowed_pair_takes_two_steps_and_every_parameter_gets_a_gradient(mak
         # the class token's query skips the convolution, and in the last block nobody asks for the other tokens'
         assert all("blocks.1.attn.conv_proj_q" in n for n in still) if backbone == "cvt" else not still
         optimizer.step()
-        for part in network.objectives.values():
-            part.after_step(network.backbone, 0.5)
+        network.after_step(0.5)
 
 
 @pytest.mark.parametrize(("backbone", "objective"), [pair for pair in PAIRS if pair not in ALLOWED])

@@ -53,6 +53,25 @@ class Model(nn.Module):
         detached = ({k: v.detach() for k, v in d.items()} for d in (terms, weighted))
         return (total, *detached)
 
+    def start(self, class_counts_K: Tensor) -> None:
+        """Before the first step, and before DDP.
+
+        Args:
+            class_counts_K: int64, the labelled training images of each class.
+        """
+        for objective in self.objectives.values():
+            objective.start(self.backbone, class_counts_K)
+
+    def before_step(self, progress: float) -> None:
+        """After a backward, before its gradients are clipped and used."""
+        for objective in self.objectives.values():
+            objective.before_step(progress)
+
+    def after_step(self, progress: float) -> None:
+        """After the optimiser's step."""
+        for objective in self.objectives.values():
+            objective.after_step(self.backbone, progress)
+
     def predict(self, batch: Batch) -> Tensor | None:
         """Logits (B, K) of view "main", or None where no objective classifies."""
         step = self.step(batch)

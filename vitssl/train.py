@@ -55,8 +55,7 @@ def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: Ite
         for kind, values in (("terms", terms), ("weighted", weighted)):
             for name, value in values.items():
                 sums[kind][name] = sums[kind].get(name, 0) + value / slices
-    for objective in train_state.model.objectives.values():
-        objective.before_step(train_state.schedule.progress(step))
+    train_state.model.before_step(train_state.schedule.progress(step))
     train_state.scaler.unscale_(train_state.optimizer)
     norm = optim.clip_gradients(train_state.parameters, run.optim)
     norm = optim.without_overflow(norm, train_state.scaler)
@@ -65,8 +64,7 @@ def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: Ite
     train_state.scaler.update()
     train_state.optimizer.zero_grad(set_to_none=not isinstance(ddp_model, DistributedDataParallel))
     train_state.progress.step += 1
-    for objective in train_state.model.objectives.values():
-        objective.after_step(train_state.model.backbone, train_state.schedule.progress(step))
+    train_state.model.after_step(train_state.schedule.progress(step))
     if train_state.ema is not None:
         train_state.ema.update()
     return {**sums, "loss": {"loss": torch.stack(list(sums["weighted"].values())).sum(), "grad_norm": norm}}

@@ -33,11 +33,6 @@ def at(progress: float) -> torch.Tensor:
     return torch.tensor(progress)
 
 
-def finish(network: model.Model, progress: float = 0.0) -> None:
-    for objective in network.objectives.values():
-        objective.after_step(network.backbone, progress)
-
-
 # ---------------------------------------------------------------------------------------------------------------- loss
 
 
@@ -147,10 +142,10 @@ def test_the_teacher_moves_by_a_cosine_that_ends_at_one(make_run):
     torch.nn.init.constant_(own, 1.0)
     torch.nn.init.constant_(network.backbone.cls_token, 2.0)
     network(batch_of(), at(0.0))
-    finish(network, 0.0)
+    network.after_step(0.0)
     torch.testing.assert_close(own.detach(), torch.full_like(own, 1.004))
     network(batch_of(), at(1.0))
-    finish(network, 1.0)
+    network.after_step(1.0)
     torch.testing.assert_close(own.detach(), torch.full_like(own, 1.004))
 
 
@@ -166,7 +161,7 @@ def test_the_centre_is_the_average_of_the_teachers_scores_however_a_step_is_slic
             assert network(batch, at(0.0))[1]["dino"].item() == pytest.approx(expected.item(), rel=1e-5)
             assert torch.equal(dino.center, before), "the slices of a step are centred alike"
             means.append(mean_K)
-        finish(network)
+        network.after_step(0.0)
         expected_K = 0.9 * expected_K + 0.1 * torch.stack(means).mean(0)
         torch.testing.assert_close(dino.center, expected_K)
 
@@ -241,7 +236,7 @@ def test_compiled_it_is_one_graph(make_run):
     compiled = torch.compile(network, backend=counter)
     for step in range(4):
         compiled(batch_of(), at(step / 4))[0].backward()
-        finish(network, step / 4)
+        network.after_step(step / 4)
     assert counter.frame_count == 1
     assert network.objectives["dino"].center.abs().max() > 0 and network.objectives["dino"].score_count == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import timm
@@ -39,9 +40,9 @@ class TrainingStep:
         scaler = optim.loss_scaler(bench.device, run.loop.precision)
         self.run_pass = passes.make(forward, run, bench.device, scaler, self.network.parameters())
         self.optimizer = optim.make(self.network, self.network.backbone, run.optim)
-        index = torch.arange(batch_size, device=bench.device)
         views = {name: _images(bench, run, name, batch_size) for name in config.active_views(run)}
-        self.batch = Batch(views, {"main": index % num_classes}, index, labelled=float(batch_size))
+        batch = Batch.of_images(views, torch.arange(batch_size, device=bench.device) % num_classes)
+        self.batch = replace(batch, labelled=float(batch_size))  # a number, as the loader gives it
         for _ in range(passes.WARM_UP + 1 if config.recorded(run, 1) and bench.device.type == "cuda" else 0):
             self()
 
@@ -49,8 +50,7 @@ class TrainingStep:
         self.run_pass(batch or self.batch, 0.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        for objective in self.network.objectives.values():
-            objective.after_step(self.network.backbone, 0.0)
+        self.network.after_step(0.0)
 
 
 def _images(bench: Bench, run: Run, view: str, batch_size: int) -> Tensor:

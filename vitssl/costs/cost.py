@@ -24,12 +24,9 @@ from vitssl.data.loading.batch import Batch
 
 def _batch(run: Run) -> Batch:
     """One image (and its views) of the Run's sizes."""
-    views, targets = {}, {}
-    for name, view in config.active_views(run).items():
-        size = config.view_px(run.data, name)
-        views[name] = torch.zeros(view.count, 3, size, size)
-        targets[name] = torch.zeros(view.count, dtype=torch.int64)
-    return Batch(views, targets, torch.zeros(1, dtype=torch.int64), labelled=1.0)
+    px = {name: config.view_px(run.data, name) for name in config.active_views(run)}
+    views = {name: torch.zeros(view.count, 3, px[name], px[name]) for name, view in config.active_views(run).items()}
+    return Batch.of_images(views, torch.zeros(1, dtype=torch.int64))
 
 
 def measure(run: Run, num_classes: int) -> dict[str, Any]:

@@ -136,8 +136,7 @@ def start(train_state: TrainState) -> nn.Module:
         if run.init_from:
             pretrained.init_from(network, network.backbone, run)
         pretrained.load_teachers(network, run, train_state.mean, train_state.std)
-    for objective in network.objectives.values():
-        objective.start(network.backbone, train_state.class_counts_K)
+    network.start(train_state.class_counts_K)
     network.to(train_state.device)
     train_state.optimizer = optim.make(network, network.backbone, run.optim)
     train_state.scaler = optim.loss_scaler(train_state.device, run.loop.precision)
