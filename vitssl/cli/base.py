@@ -24,7 +24,7 @@ def command(commands: argparse._SubParsersAction, name: str, call: object, help_
 
 
 def add_set(add: Callable[..., object], meaning: str) -> None:
-    add("--set", nargs="+", default=[], dest="fields", metavar="field=value", help=meaning)
+    add("--set", nargs="+", default=[], type=assignment, dest="fields", metavar="field=value", help=meaning)
 
 
 def add_weights(add: Callable[..., object], choices: tuple[str, ...] | None = ("model", "ema", "teacher"), meaning: str = WEIGHTS) -> None:
@@ -49,6 +49,12 @@ def runs_and_classes(arguments: argparse.Namespace) -> tuple[list[Run], list[int
     if len(classes) != len(runs):
         raise config.ConfigError(f"{counted(len(classes), 'number')} for {counted(len(runs), 'run')}", "--classes")
     return runs, classes
+
+
+def assignment(text: str) -> str:
+    if "=" not in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not field=value")
+    return text
 
 
 def positive(text: str) -> int:

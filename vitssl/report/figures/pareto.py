@@ -51,11 +51,11 @@ class Model:
 
 
 def against(grid: Grid, name: str) -> Plot | None:
-    """The plot of one of COSTS; None where no arm has both, or all have spent nothing."""
+    """The plot of one of COSTS; None where nowhere two arms have both, or all have spent nothing."""
     cost = COSTS[name]
     drawn = {column: models for column in grid.columns if (models := _models(grid, column, cost.of))}
     spent = [each for models in drawn.values() for model in models for each in model.costs]
-    if not spent or not max(spent):
+    if max(map(len, drawn.values()), default=0) < 2 or not max(spent):
         return None
     unit, factor = scale(cost.base, max(spent))
     label = cost.label.format(hours=grid.sweep.hours_name).replace(cost.base, unit)
