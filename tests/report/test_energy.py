@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
+from io import StringIO
 
 import pytest
 
 from vitssl import report
 from vitssl.config import Site
+from vitssl.report.figures import pareto
 from vitssl.report.findings.sentences import findings, sentences
 from vitssl.report.pages import html, markdown, sections, spreadsheet
 from vitssl.report.pages.sections import Report
@@ -17,7 +20,7 @@ from vitssl.report.results.collect import collect
 from vitssl.report.results.energy import statement
 from vitssl.report.results.grid import lay_out
 from vitssl.report.table import DASH, Table
-from vitssl.report.tables import details, settings, spending
+from vitssl.report.tables import details, main_table, settings, spending
 
 
 def rows(table: Table) -> list[dict[str, str]]:
@@ -69,6 +72,29 @@ def test_trained_runs_without_a_record_of_energy_are_named_beside_the_sums(sweep
     grid, said = lay_out(collect(folder)), " Not counted: 2 further runs whose energy record is missing or unreadable."
     assert "2 training runs of " in statement(grid.sweep) and said in statement(grid.sweep)
     assert any(sentence.endswith(said) for sentence in sentences(findings(grid)))
+
+
+def test_a_model_whose_record_is_lost_is_no_cheaper_one(sweep):
+    folder = sweep({"scratch": 80.0, "sslft": 81.0}, {"seed": [0, 1, 2]}, columns=None)
+
+    def shown() -> list[object]:
+        grid = lay_out(collect(folder))
+        tables = [rows(table) for table in (spending.cost(grid), spending.by_stage(grid), main_table.table(grid, ["kwh", "hours"]))]
+        lines = csv.DictReader(StringIO(spreadsheet.numbers(grid)))
+        centres = [model.centre[0] for model in pareto._models(grid, grid.columns[0], pareto.COSTS["accuracy_vs_energy"].of)]
+        return [*tables, [line["kwh"] for line in lines], centres]
+
+    complete = shown()
+    for name in ("scratch-train-0", "sslft-pretrain-1"):
+        for record in (folder / name).glob("emissions-*.json"):
+            record.unlink()
+    assert shown() == complete, "the mean of the others, which cost the same"
+    for name in ("sslft-pretrain-0", "sslft-pretrain-2"):
+        for record in (folder / name).glob("emissions-*.json"):
+            record.unlink()
+    cost, stages, main, kwh, centres = shown()
+    assert [line["Wh"] for line in (*cost, *main)] == ["250 ± 0", DASH, "250", DASH] and kwh == ["0.25", ""] and len(centres) == 1
+    assert [stage["Wh"] for stage in stages] == ["250", DASH, "125", DASH]
 
 
 def test_what_was_trained_elsewhere_is_named_wherever_a_cost_is(sweep):

@@ -22,18 +22,22 @@ from vitssl.report.units import scale
 
 @dataclass(frozen=True)
 class Cost:
-    """What is on the horizontal axis: the unit that it is computed in, its label with that unit, and its value for one model."""
+    """What is on the horizontal axis: the unit that it is computed in, its label with that unit, and its value for one model, if known."""
 
     base: str
     label: str
-    of: Callable[[Cell], float]
+    of: Callable[[Cell], float | None]
+
+
+def _spent(cell: Cell, name: str) -> float | None:
+    return (cost_of(cell) or {}).get(name)
 
 
 EXACT = "accuracy_vs_macs"
 COSTS = {
     EXACT: Cost("PMACs", "PMACs of training", lambda cell: training_macs(cell) / 1e15),
-    "accuracy_vs_energy": Cost("kWh", "kWh per model, tracked", lambda cell: cost_of(cell)["energy_kwh"]),
-    "accuracy_vs_hours": Cost("hours", "{hours} per model", lambda cell: cost_of(cell)["device_hours"]),
+    "accuracy_vs_energy": Cost("kWh", "kWh per model, tracked", lambda cell: _spent(cell, "energy_kwh")),
+    "accuracy_vs_hours": Cost("hours", "{hours} per model", lambda cell: _spent(cell, "device_hours")),
 }
 
 
@@ -96,14 +100,16 @@ def front(centres: list[tuple[float, float]], lower_is_better: bool = False) -> 
     return chosen
 
 
-def _models(grid: Grid, column: Any, cost: Callable[[Cell], float]) -> list[Model]:
-    """Of the seeds that have a score."""
+def _models(grid: Grid, column: Any, of: Callable[[Cell], float | None]) -> list[Model]:
+    """Of the seeds that have a score, and of which the cost is known."""
     models = []
     for row in grid.rows:
         scores = grid.scores(row, column)
         cells = [cell for cell in row.columns[column] if cell.axes.get(SEED) in scores]
-        if cells:
-            models.append(Model(row, [cost(cell) for cell in cells], [scores[cell.axes.get(SEED)] for cell in cells]))
+        known = [(cost, scores[cell.axes.get(SEED)]) for cell in cells if (cost := of(cell)) is not None]
+        if known:
+            costs, of_them = zip(*known, strict=True)
+            models.append(Model(row, list(costs), list(of_them)))
     return models
 
 

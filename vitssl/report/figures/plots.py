@@ -102,8 +102,8 @@ def _line(axis: Axes, label: str, points: list[tuple[Any, dict[Any, float]]], st
 
 def _energy(grid: Grid) -> Plot | None:
     """A bar for each arm in its colour, stacked by component."""
-    costs = {(column, grid.rows.index(row)): cost_per_model(done) or {} for row, column, done in grid.models()}
-    costs = {place: cost for place, cost in costs.items() if cost["energy_kwh"]}
+    means = {(column, grid.rows.index(row)): cost_per_model(done) for row, column, done in grid.models()}
+    costs = {place: cost for place, cost in means.items() if cost and cost["energy_kwh"]}
     if not costs:
         return None
     columns = list(dict.fromkeys(column for column, _ in costs))

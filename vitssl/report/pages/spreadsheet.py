@@ -11,7 +11,7 @@ from statistics import mean
 from vitssl.report.results.collect import Cell, RunFolder
 from vitssl.report.results.costs import images_per_s, macs
 from vitssl.report.results.grid import SEED, Grid
-from vitssl.report.results.rows import Row, cost_of, cost_per_model, finished
+from vitssl.report.results.rows import Row, cost_of, cost_per_model, costs_of, finished
 from vitssl.report.results.schedule import training_macs
 from vitssl.report.results.stats import LEAST, holm, std
 from vitssl.report.tables import selection
@@ -75,14 +75,14 @@ def _named(grid: Grid, row: Row, column: object) -> dict[str, object]:
 
 
 def _model(grid: Grid, row: Row, column: object, cell: Cell) -> dict[str, object]:
-    run, cost = cell.last, cost_of(cell)
+    run, cost = cell.last, cost_of(cell) or {}
     metrics = {name: telling(run, name, run.metrics(name)) for name in ("test", "val", "test_ema", *run.evals)}
     return {
         **_named(grid, row, column), "seed": cell.axes.get(SEED), "run": run.path.name,
         **{f"{name}_{key}": value for name, of in metrics.items() for key, value in of.items() if isinstance(value, int | float)},
         **_by_stage(cell, "epochs", lambda each: each.done.get("epochs")), **_by_stage(cell, "steps", lambda each: each.done["step"]),
         "training_macs": training_macs(cell),
-        _hours(grid): cost["device_hours"], "kwh": cost["energy_kwh"], "kg_co2e_tracked": cost["co2e_kg"],
+        _hours(grid): cost.get("device_hours"), "kwh": cost.get("energy_kwh"), "kg_co2e_tracked": cost.get("co2e_kg"),
     }  # fmt: skip
 
 
@@ -131,4 +131,4 @@ def _size(cell: Cell) -> dict[str, object]:
 
 
 def _spread(done: list[Cell], cost: str) -> float | None:
-    return std([cost_of(cell)[cost] for cell in done])
+    return std([spent[cost] for spent in costs_of(done)])

@@ -86,6 +86,11 @@ class RunFolder:
         return [e for e in self.events if e["event"] == kind]
 
     @property
+    def recorded(self) -> bool:
+        """Is it known what it cost? Imported weights cost nothing here."""
+        return bool(self.emissions) or "imported" in self.job
+
+    @property
     def attempts(self) -> int:
         return len({e["attempt"] for e in (*self.of("start"), *self.emissions)})
 

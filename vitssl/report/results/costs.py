@@ -11,7 +11,7 @@ from typing import Any
 from vitssl.report.results.collect import Cell, RunFolder
 from vitssl.report.results.energy import metered
 from vitssl.report.results.grid import Grid
-from vitssl.report.results.rows import Row, cost_of
+from vitssl.report.results.rows import Row, costs_of
 from vitssl.report.results.schedule import training_macs
 from vitssl.report.results.stats import std
 
@@ -46,7 +46,7 @@ def macs_ratio(grid: Grid, row: Row, column: Any) -> Ratio | None:
 
 def ratio(grid: Grid, row: Row, column: Any, cost: str) -> Ratio | None:
     """A measured cost relative to the baseline's; None without a finished model of each."""
-    parts = [[cost_of(cell)[cost] for cell in cells] for cells in _pair(grid, row, column)]
+    parts = [[spent[cost] for spent in costs_of(cells)] for cells in _pair(grid, row, column)]
     if not all(part and all(part) for part in parts):
         return None
     value, spreads = mean(parts[0]) / mean(parts[1]), [std(part) for part in parts]
@@ -69,7 +69,7 @@ def doubt(grid: Grid, column: Any) -> str:
     """Why the hours and energy of a column's models are not compared; empty where nothing speaks against it."""
     for row in grid.rows:
         done = row.finished(column)
-        hours = [hours for cell in done if (hours := cost_of(cell)["device_hours"])]
+        hours = [hours for cost in costs_of(done) if (hours := cost["device_hours"])]
         if hours and max(hours) > ALIKE * min(hours):
             return f"one run of {grid.label(row)} took {max(hours) / min(hours):.1f} times as long as an equal one"
         models = [[run for _, run in cell.stages] for cell in done]  # all stages at once: one that is short costs its model little

@@ -90,8 +90,7 @@ def statement(sweep: Sweep) -> str:
 
 def unrecorded(sweep: Sweep) -> str:
     """That the energy of trained runs is not in the sums, where their records are missing or cannot be read."""
-    done = [run for run in sweep.runs.values() if run.status == "done" and "imported" not in run.job]
-    missing = sum(run.status == "unreadable" for run in sweep.runs.values()) + sum(not run.emissions for run in done)
+    missing = sum(run.status == "unreadable" or (run.status == "done" and not run.recorded) for run in sweep.runs.values())
     if not missing:
         return ""
     return f" Not counted: {counted(missing, 'further run')} whose energy record is missing or unreadable."

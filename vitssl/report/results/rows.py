@@ -93,12 +93,22 @@ def finished(cells: list[Cell]) -> list[Cell]:
     return [cell for cell in cells if cell.status == "done"]
 
 
-def cost_of(cell: Cell) -> dict[str, float]:
-    """What one finished model cost: the sum over its stages, all attempts included."""
-    return add(run.spent for _, run in cell.stages)
+def cost_of(cell: Cell) -> dict[str, float] | None:
+    """What one finished model cost: the sum over its stages, all attempts included; None where the record of a stage is lost."""
+    runs = [run for _, run in cell.stages]
+    return add(run.spent for run in runs) if all(run.recorded for run in runs) else None
+
+
+def costs_of(cells: list[Cell]) -> list[dict[str, float]]:
+    """What each finished model cost of which that is known."""
+    return [cost for cell in finished(cells) if (cost := cost_of(cell)) is not None]
+
+
+def mean_cost(costs: list[dict[str, float]]) -> dict[str, float] | None:
+    """The mean of each; None of none."""
+    return {name: mean(cost[name] for cost in costs) for name in SUMMED} if costs else None
 
 
 def cost_per_model(cells: list[Cell]) -> dict[str, float] | None:
-    """Mean cost of a finished model; None when there is none."""
-    costs = [cost_of(cell) for cell in finished(cells)]
-    return {name: mean(cost[name] for cost in costs) for name in SUMMED} if costs else None
+    """Mean cost of a finished model; None where there is none, or of none its cost is known."""
+    return mean_cost(costs_of(cells))

@@ -6,9 +6,9 @@ from statistics import mean
 from typing import Any
 
 from vitssl.report.results import costs, energy
-from vitssl.report.results.collect import Arm, Cell, add
+from vitssl.report.results.collect import Arm, Cell
 from vitssl.report.results.grid import Grid
-from vitssl.report.results.rows import Row, cost_of, cost_per_model, finished
+from vitssl.report.results.rows import Row, cost_per_model, costs_of, finished, mean_cost
 from vitssl.report.results.stats import std
 from vitssl.report.table import DASH, PUBLISHED, Entry, Table, figure, number
 from vitssl.report.tables.entries import currency, which
@@ -33,13 +33,14 @@ def _training(grid: Grid, row: Row, column: Any, done: list[Cell]) -> list[Entry
 def _spending(done: list[Cell]) -> list[Entry]:
     """Hours in all and busy, kWh, CO2e tracked and estimated, money, with their spread over seeds; what was not recorded, or a CPU or a
     site without a price does not have, stays a dash."""
-    busy = "gpu_busy_hours" if any(cost_of(cell)["gpu_hours"] for cell in done) else "cpu_hours"
+    costs = costs_of(done)
+    busy = "gpu_busy_hours" if any(cost["gpu_hours"] for cost in costs) else "cpu_hours"
     names = ("device_hours", busy, "energy_kwh", "co2e_kg", "estimate_kg", "money")
-    return [_mean([cost_of(cell)[name] for cell in done]) for name in names]
+    return [_mean([cost[name] for cost in costs]) for name in names]
 
 
 def _mean(values: list[float]) -> Entry:
-    return figure(mean(values), spread=std(values)) if all(values) else Entry()
+    return figure(mean(values), spread=std(values)) if values and all(values) else Entry()
 
 
 def _cost_caption(grid: Grid) -> str:
@@ -72,19 +73,19 @@ def by_stage(grid: Grid) -> Table:
 
 def _stage_costs(done: list[Cell]) -> list[list[Entry]]:
     """A line for each stage, and for a chain another for the whole."""
-    rows, count = [], len(done)
+    rows = []
     for i, (name, run) in enumerate(done[0].stages):
         passes = " + ".join(f"{quantity(macs / 1e9, 'GMACs')} ({kind})" for kind, macs in run.cost["macs_passes"].items())
-        spent = {k: v / count for k, v in add(cell.stages[i][1].spent for cell in done).items()}
-        rows.append([Entry(name), Entry(passes), *_parts(spent)])
+        of_seeds = [cell.stages[i][1] for cell in done]
+        rows.append([Entry(name), Entry(passes), *_parts(mean_cost([run.spent for run in of_seeds if run.recorded]))])
     if len(rows) > 1:
-        rows.append([Entry("all"), Entry(), *_parts(cost_per_model(done) or {})])
+        rows.append([Entry("all"), Entry(), *_parts(cost_per_model(done))])
     return rows
 
 
-def _parts(cost: dict[str, float]) -> list[Entry]:
+def _parts(cost: dict[str, float] | None) -> list[Entry]:
     names = ("device_hours", "gpu_kwh", "cpu_kwh", "ram_kwh", "energy_kwh", "co2e_kg", "estimate_kg", "money")
-    return [figure(cost[name] or None) for name in names]
+    return [figure((cost or {}).get(name) or None) for name in names]
 
 
 def published(grid: Grid) -> Table | None:
