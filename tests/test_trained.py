@@ -22,6 +22,7 @@ from vitssl.config.objectives.mae import MaeConfig
 from vitssl.data import shards
 from vitssl.data.building.writing import stored
 from vitssl.data.index import load_index
+from vitssl.data.loading.batch import Batch
 from vitssl.data.loading.subset import evaluated
 from vitssl.data.pixels.decode import decode, resize, resized_sizes
 from vitssl.data.sources.samples import Sample
@@ -93,6 +94,25 @@ def test_images_are_decoded_as_for_training(trained: Path, cache_px: int | None)
 def test_no_image_is_said(trained: Path, method: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{method}: there are no images; give at least one file or PIL image$"):
         getattr(vitssl.load(trained), method)([])
+
+
+def test_a_run_of_16_bits_predicts_as_it_was_evaluated(trained: Path) -> None:
+    run = config.load(trained)
+    run.loop.precision = "bf16"
+    config.save(run, trained)
+    images = [Image.effect_noise((16, 16), 90) for _ in range(3)]
+    network = vitssl.load(trained)
+    probabilities, features = network.predict(images), network.features(images, blocks=[0])
+    seen = torch.cat(list(network._seen(images)))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        in_16_bits = network.model.predict(Batch.of_images(seen)).float().softmax(-1)
+    in_32_bits = network.model.predict(Batch.of_images(seen)).softmax(-1)
+    assert torch.equal(probabilities, in_16_bits) and not torch.equal(probabilities, in_32_bits)
+    network.run.loop.precision = "fp32"
+    whole = network.features(images, blocks=[0])
+    for mixed, exact in ((features, whole), (features.intermediates[0], whole.intermediates[0])):
+        assert np.asarray(mixed.tokens_BND).dtype == np.float32 and not torch.equal(mixed.tokens_BND, exact.tokens_BND)
+        torch.testing.assert_close(mixed.tokens_BND, exact.tokens_BND, atol=0.05, rtol=0.05)
 
 
 def test_features_are_what_the_head_reads(trained: Path, monkeypatch) -> None:

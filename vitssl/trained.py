@@ -113,8 +113,13 @@ class Trained:
     @torch.no_grad()
     def probabilities(self, seen_BCSS: Tensor) -> Tensor:
         """Class probabilities (B, K), on the CPU, of images as evaluation sees them."""
+        with self._numerics():
+            return self.model.predict(Batch.of_images(seen_BCSS)).float().softmax(-1).cpu()
+
+    def _numerics(self) -> torch.autocast:
+        """The precision of the run's training and evaluation."""
         dist.set_precision(self.run.loop.precision)
-        return self.model.predict(Batch.of_images(seen_BCSS)).float().softmax(-1).cpu()
+        return dist.autocast(self.device, self.run.loop.precision)
 
     def check_predicts(self) -> None:
         """Refuse what has no classifier.
@@ -169,9 +174,9 @@ class Trained:
         return tuple(block % count for block in blocks)
 
     def encode(self, images_BCHW: Tensor, places: tuple[int, ...] = ()) -> Features:
-        """The backbone's features of normalised images, with those at intermediate places."""
-        dist.set_precision(self.run.loop.precision)
-        return self.model.backbone(self.model.backbone.embed(images_BCHW), out_indices=places)
+        """The backbone's features of normalised images, with those at intermediate places, in the precision of the run."""
+        with self._numerics():
+            return self.model.backbone(self.model.backbone.embed(images_BCHW), out_indices=places)
 
     def evaluate(self, evals: dict[str, EvalConfig]) -> dict[str, evaluators.Result]:
         """The results of evaluators, by name, with all of their metrics.
@@ -255,11 +260,11 @@ def _checkpoint(folder: Path, name: str) -> Path:
 
 
 def _joined(passes: list[Features]) -> Features:
-    """The features of several passes as those of one, on the CPU, without intermediates."""
+    """The features of several passes as those of one, on the CPU, as float32, without intermediates."""
     tokens = zip(*((f.prefix_BPD, f.tokens_BND, f.extra_BJD) for f in passes), strict=True)
-    joined = Features(*(torch.cat(parts).cpu() for parts in tokens), passes[0].grid)
+    joined = Features(*(torch.cat(parts).float().cpu() for parts in tokens), passes[0].grid)
     if passes[0].selection_BJN is not None:
-        joined.selection_BJN = torch.cat([f.selection_BJN for f in passes]).cpu()
+        joined.selection_BJN = torch.cat([f.selection_BJN for f in passes]).float().cpu()
     return joined
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vitssl import config, dist
+from vitssl import config
 from vitssl.atomic import replacing
 from vitssl.backbones.base import Features
 from vitssl.config import ConfigError
@@ -55,8 +55,7 @@ def write(
     with torch.no_grad():
         for raw in loader:
             batch = trained.view(raw)
-            with dist.autocast(trained.device, trained.run.loop.precision):
-                features = trained.encode(batch.views["main"], places)
+            features = trained.encode(batch.views["main"], places)
             part = _arrays(features, "", trained, tokens)
             for block, place in zip(blocks, places, strict=True):
                 part |= _arrays(features.intermediates[place], f"_block{block}", trained, tokens)
