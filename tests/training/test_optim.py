@@ -217,6 +217,42 @@ def test_one_step_equals_the_textbook(make_run, name):
     assert torch.allclose(network.weight, adamw if name == "adamw" else sgd, atol=1e-6)
 
 
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_momentum_of_sgd_equals_the_textbook_where_a_gradient_comes_late(nesterov):
+    network = torch.nn.Linear(2, 1)
+    network.num_layers, network.layer_id = 0, lambda n: 0
+    optimizer = optim.make(network, network, config.Optim(name="sgd", momentum=0.9, nesterov=nesterov))
+    for group in optimizer.param_groups:
+        group["lr"] = 0.1
+    expected = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+    velocity = {name: torch.zeros_like(value) for name, value in expected.items()}
+    for step in range(4):
+        for name, parameter in network.named_parameters():
+            parameter.grad = torch.randn_like(parameter) if name == "weight" or step > 1 else None
+            if parameter.grad is not None:
+                velocity[name] = 0.9 * velocity[name] + parameter.grad
+                expected[name] -= 0.1 * (parameter.grad + 0.9 * velocity[name] if nesterov else velocity[name])
+        optimizer.step()
+    for name, parameter in network.named_parameters():
+        torch.testing.assert_close(parameter.detach(), expected[name])
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_a_step_that_overflowed_in_fp16_is_skipped_on_the_device(name):
+    """torch's GradScaler else waits for the GPU at every step, to know whether to skip it."""
+    network = torch.nn.Linear(2, 1)
+    network.num_layers, network.layer_id = 0, lambda n: 0
+    optimizer, before = optim.make(network, network, config.Optim(name=name)), network.weight.detach().clone()
+    assert optimizer._step_supports_amp_scaling
+    for group in optimizer.param_groups:
+        group["lr"] = 0.1
+    for overflowed in (1.0, 0.0):
+        network.weight.grad, network.bias.grad = torch.ones(1, 2), torch.ones(1)
+        optimizer.grad_scale, optimizer.found_inf = None, torch.tensor(overflowed)
+        optimizer.step()
+        assert torch.equal(network.weight, before) == bool(overflowed)
+
+
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_lars_scales_the_rate_of_matrices_by_their_norm_over_the_gradients(weight_decay):
     """Two steps by hand; biases go without scale and decay."""

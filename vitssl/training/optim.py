@@ -51,7 +51,8 @@ def _named(name: str, patterns: list[str]) -> bool:
 
 
 def make(model: nn.Module, backbone: Backbone, cfg: config.Optim) -> torch.optim.Optimizer:
-    """AdamW, SGD or LARS over ``param_groups``, in forms that allow a parameter's first gradient to come later than others'.
+    """AdamW, SGD or LARS over ``param_groups``, in forms that allow a parameter's first gradient to come later than others'; fused, AdamW
+    and SGD skip a step of fp16 that overflowed without waiting for the GPU, and LARS waits.
 
     LARS (You et al. 2017) scales the rate of what may be decayed, matrices that is, by a thousandth of the ratio of its norm to its
     gradient's, without weight decay too, as in MAE's linear probing.
@@ -62,7 +63,10 @@ def make(model: nn.Module, backbone: Backbone, cfg: config.Optim) -> torch.optim
     if cfg.name == "lars":
         adapted = [group | {"always_adapt": group["decayed"]} for group in groups]
         return Lars(adapted, lr=0.0, momentum=cfg.momentum, nesterov=cfg.nesterov)
-    return torch.optim.SGD(groups, lr=0.0, momentum=cfg.momentum, nesterov=cfg.nesterov, weight_decay=0.0, foreach=True)
+    made = torch.optim.SGD(groups, lr=0.0, momentum=cfg.momentum, nesterov=cfg.nesterov, weight_decay=0.0, fused=True)
+    for parameter in (p for group in made.param_groups for p in group["params"] if cfg.momentum):
+        made.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)  # all at once: fused, torch wants all or none
+    return made
 
 
 def _cosine(start: float, end: float, share: float) -> float:
