@@ -51,10 +51,10 @@ class Sample:
         data = self.trained.run.data
         if self.shards is None and data.shards == NO_SHARDS:
             raise ConfigError("the run was imported without images; name some", "--shards")
-        own_fold = data.folds is not None and self.split is None and self.shards is None
+        self.index, parts = self.trained.data() if self.shards is None else (load_index(self.shards), None)
+        own_fold = parts is not None and data.folds is not None and self.split is None
         self.split = self.split or ("the run's fold" if own_fold else data.test_split)
-        self.index = load_index(self.shards or data.shards)
-        positions = self.trained.data()[1].test if own_fold else self.index.where(self.split)
+        positions = parts.test if own_fold else self.index.where(self.split)
         if not len(positions):
             raise ConfigError(f"{self.index.folder}: split {self.split} has no images", "--split")
         self.positions = np.random.default_rng(self.seed).permutation(positions)[: self.count]
