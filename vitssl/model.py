@@ -102,4 +102,5 @@ def build(run: Run, num_classes: int) -> Model:
         for name, cfg in active.items():
             kind = getattr(importlib.import_module(f"vitssl.objectives.{name}"), type(cfg).__name__.removesuffix("Config"))
             objectives[name] = kind(cfg, run, backbone, num_classes)
+            objectives[name].is_loaded = name in run.init_objectives
     return Model(backbone, objectives, frozen=run.backbone.frozen)

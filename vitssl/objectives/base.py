@@ -22,6 +22,7 @@ class Objective(nn.Module):
 
     cfg: config.ObjectiveConfig
     out_indices: tuple[int, ...] = ()  # the backbone's intermediate places (`Backbone.widths`) whose features it reads
+    is_loaded: bool = False  # its weights are those of another run (`init_objectives`); `model.build` says so
     reconstructs: bool = False  # it gives hidden or altered parts of images back
     whole_pass: bool = True  # it makes a full pass: no token hidden, no image altered; batch norms take their running statistics there
 

@@ -40,7 +40,6 @@ class Dino(Distilled):
     def __init__(self, cfg: DinoConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
         self.cfg, self.epochs = cfg, run.loop.horizon
-        self.teacher_is_loaded = "dino" in run.init_objectives
         self.head = Head(cfg, backbone.embed_dim)
         batch_statistics = ("head",) if cfg.teacher_batch_norm == "batch" else ()
         self.teacher = Teacher(batch_statistics, backbone=backbone, head=self.head)

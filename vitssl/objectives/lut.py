@@ -44,7 +44,6 @@ class Lut(Distilled):
     def __init__(self, cfg: LutConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
         self.cfg, self.patch_px, dim = cfg, backbone.stride, backbone.embed_dim
-        self.teacher_is_loaded = "lut" in run.init_objectives
         self.decoder = make_decoder(cfg, run, backbone) if cfg.reconstruction_weight else None
         self.reconstructs = self.decoder is not None
         self.projector, self.predictor = make_head(cfg, dim, dim), make_head(cfg, dim, dim)

@@ -63,14 +63,13 @@ class Distilled(Objective):
     """An objective whose teacher follows the backbone, and those of the objective's own modules that it has by the same names."""
 
     teacher: Teacher
-    teacher_is_loaded = False  # with its weights, so that it does not begin as a copy of the student
 
     def momentum(self, progress: float) -> float:
         """The teacher's, after a step."""
         return rising_momentum(self.cfg.teacher_momentum, progress)
 
     def start(self, backbone: Backbone, class_counts_K: Tensor) -> None:
-        if not self.teacher_is_loaded:
+        if not self.is_loaded:  # else the teacher is too
             self._follow(0.0, backbone)
 
     def after_step(self, backbone: Backbone, progress: float) -> None:
