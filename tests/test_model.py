@@ -32,6 +32,7 @@ def batch(B: int, labelled: float = 8.0, px: int = 8) -> Batch:
     ("terms", "reason"),
     [
         ({"classify": torch.tensor(1.0)}, "another objective's term is called classify too; begin its name with mae"),
+        ({"reconstruction": torch.tensor(1.0)}, "its term reconstruction must be called mae, or mae_ and more"),
         ({"mae": torch.ones(3)}, r"its term mae has the shape \(3,\); give its mean, a scalar"),
     ],
 )

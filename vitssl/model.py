@@ -80,10 +80,13 @@ class Model(nn.Module):
 
 
 def _check_terms(name: str, losses: dict[str, Tensor], others: Collection[str]) -> None:
-    """Each term must count once: a name that is taken would take the place of another objective's loss, and a vector would be summed."""
+    """Each term must count once and be known as this objective's: a name that is taken would take the place of another's loss, and a vector
+    would be summed."""
     for term, loss in losses.items():
         if term in others:
             raise ValueError(f"objective {name}: another objective's term is called {term} too; begin its name with {name}")
+        if term != name and not term.startswith(f"{name}_"):
+            raise ValueError(f"objective {name}: its term {term} must be called {name}, or {name}_ and more")
         if loss.dim():
             raise ValueError(f"objective {name}: its term {term} has the shape {tuple(loss.shape)}; give its mean, a scalar")
 

@@ -52,6 +52,11 @@ def test_an_objective_has_its_files_and_its_place_in_every_list(name: str) -> No
     assert name in _of_sweeps(), "no sweep of the list in sweeps/README.md trains it"
 
 
+def test_no_name_begins_with_anothers() -> None:
+    """Whose term one is, is told by how its name begins."""
+    assert not [(one, other) for one in NAMES for other in NAMES if one != other and other.startswith(one)]
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if parts_of(Objectives)[name].has_teacher])
 def test_a_teacher_that_follows_is_found_by_its_name(make_run, name: str) -> None:
     fields = next(fields for fields in OBJECTIVES.values() if name in fields)
