@@ -15,6 +15,7 @@ import vitssl
 from vitssl import cli
 from vitssl.analysis import KINDS, attention, selections
 from vitssl.analysis.base import Sample
+from vitssl.config import ConfigError
 from vitssl.trained import Trained
 
 MASKED = {"backbone.masked_tokens": {"count": 3, "blocks": 1}, "backbone.patch_size": 1}  # 64 patches of the 8-px digits
@@ -77,6 +78,13 @@ def test_the_patches_of_highest_score_are_shown(trained, digits, how: dict) -> N
         scores_N = tokens_BND[image] @ query_JD[j]
         highest = set(scores_N.argsort(descending=True)[: numbers.facts["sizes"][j]].tolist())
         assert set(numbers.arrays["selected"][image, j].nonzero()[0].tolist()) == highest
+
+
+def test_shards_that_were_built_anew_are_refused(trained) -> None:
+    network = trained()
+    network.run.data.sha256 = "0" * 64
+    with pytest.raises(ConfigError, match=r"is not what .* was trained on"):
+        Sample(network)
 
 
 def test_pictures_are_the_images_that_were_drawn(trained, digits) -> None:
