@@ -57,10 +57,10 @@ class Picture:
         return next(s for s in self.statuses if s.name == folder.name)
 
     def ended(self, sweep: Path) -> bool:
-        """Does nothing happen any more by itself? Of runs that are held, and what waits for them, nothing does."""
-        held = any(s.state == "held" for s in self.statuses)
-        blocked = {folder.name for folder, entry in self.queue.items() if held and (entry.state == "HELD" or entry.reason == "Dependency")}
-        return all(s.state in GONE or s.name in blocked for s in self.statuses) and (held or sweep not in self.queue)
+        """Does nothing happen any more by itself? The job of a run that is over may not have ended."""
+        left = {s.name for s in self.statuses if s.state not in GONE}
+        jobs = {folder.name: entry for folder, entry in self.queue.items() if folder == sweep or folder.name in left}
+        return left <= jobs.keys() and cluster.stands_still(jobs.values())
 
 
 def look(sweep: Path, only: Path | None = None) -> Picture:

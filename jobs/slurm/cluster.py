@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,6 +66,12 @@ def jobs(users: Iterable[str]) -> dict[str, Entry]:
     }
 
 
+def stands_still(entries: Collection[Entry]) -> bool:
+    """Does nothing go on by itself any more? Of jobs that are held, and what waits for them, nothing does."""
+    held = any(entry.state == "HELD" for entry in entries)
+    return not entries or (held and all(entry.state == "HELD" or entry.reason == "Dependency" for entry in entries))
+
+
 def go_on(folder: Path) -> None:
     """Release the held job of a run."""
     output("scontrol", "update", f"jobid={job_id(folder)}", "comment=")
@@ -103,7 +109,9 @@ def queued(folders: Iterable[Path]) -> dict[Path, Entry]:
 
     A machine without SLURM's commands (a laptop with copied folders) has an empty queue.
     """
-    records = {folder: found for folder in folders if shutil.which("squeue") and (found := read_json(folder / JOB_FILE))}
+    if shutil.which("squeue") is None:
+        return {}
+    records = {folder: found for folder in folders if (found := read_json(folder / JOB_FILE))}
     entries = jobs({found.get("user", me()) for found in records.values()}) if records else {}
     return {folder: entries[found["job_id"]] for folder, found in records.items() if found["job_id"] in entries}
 

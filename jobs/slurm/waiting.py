@@ -49,15 +49,12 @@ def _waiting(graph: Graph, sweep: Path) -> tuple[bool, dict[Path, str]]:
     """Does anything go on by itself? If SLURM does not answer, it may. And {folder: why} of the runs that are held."""
     try:
         entries = cluster.queued([*(job.folder for job in graph.jobs if not job.is_done), sweep])
-        report = entries.pop(sweep, None)
-        left = cluster.left(sweep)
-        if report is not None and report.state == "PENDING" and report.is_mine and not entries and not left:
+        report = entries.get(sweep)
+        if entries.keys() == {sweep} and report.state == "PENDING" and report.is_mine and not cluster.left(sweep):
             # it may have to wait for long, or for ever, and can be made here
             cluster.output("scancel", cluster.job_id(sweep))
-            report = None
+            entries = {}
     except cluster.Silent:
         return True, {}
-    held = {folder: entry.comment or entry.reason for folder, entry in entries.items() if entry.state == "HELD"}
-    blocked = all(folder in held or entry.reason == "Dependency" for folder, entry in entries.items())
-    follows = report is not None and left > 0  # it queues what is left
-    return (report is not None or bool(entries)) and (follows or not (held and blocked)), held
+    held = {folder: entry.comment or entry.reason for folder, entry in entries.items() if entry.state == "HELD" and folder != sweep}
+    return not cluster.stands_still(entries.values()), held

@@ -263,6 +263,13 @@ def test_following_goes_on_with_the_next_attempt_and_ends_with_the_run(sweep: Pa
     assert error.splitlines()[1:] == [f"==> {folder}/log/train-1-1-n2.txt <==", "a-pretrain: done"]
 
 
+@pytest.mark.parametrize(("reason", "over"), [("Dependency", True), ("Priority", False)])
+def test_watching_goes_on_while_the_job_that_queues_the_rest_is_about_to(sweep, reason, over) -> None:
+    statuses = [states.Status("a", "train", "held"), states.Status("b", "train", "not begun")]
+    queue = {sweep / "a": cluster.Entry("HELD", "JobHeldUser"), sweep: cluster.Entry("PENDING", reason)}
+    assert states.Picture(statuses, queue).ended(sweep) is over
+
+
 @pytest.mark.parametrize(("record", "last"), [("error.json", "failed: no"), ("done.json", "done")])
 def test_following_what_has_not_ended_asks_slurm_seldom_and_looks_at_one_run(sweep, queue, monkeypatch, capfd, record, last) -> None:
     """A run that failed, whose job is ending, and one that is trained, and is evaluated now."""

@@ -187,6 +187,13 @@ def test_waiting_goes_on_as_long_as_runs_do_though_the_report_is_gone(expand, su
         slurm.queue[job].state = "HELD"
         slurm.queue[job.replace("1001", "1002")].reason = "Dependency"
     assert not going_on(), "what is held, and what waits for it"
+    report.state, report.reason = "PENDING", "Dependency"
+    slurm.queue[cluster.job_id(sweep)] = report
+    cluster.record(sweep, cluster.job_id(sweep), left=2)
+    assert not going_on(), "what would queue the rest waits for what is held, too"
+    report.reason = "Priority"
+    assert going_on(), "it is about to queue the rest"
+    del slurm.queue[cluster.job_id(sweep)]
     slurm.queue["1001_1"].state = "RUNNING"
     assert going_on()
     slurm.queue.clear()
