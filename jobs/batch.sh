@@ -18,6 +18,7 @@ begun_with=$(saved)
 # seconds for a step to end once its run is done. Where its slurmstepd was killed it never does, srun would wait until the time limit, and
 # SLURM would cancel what waits for this job
 ending=60
+trained=
 [ -e "$run/done.json" ] && trained=1  # what is left to do is to evaluate it
 is_done() { [ -z "$trained" ] && [ -e "$run/done.json" ]; }
 leave() {
