@@ -39,7 +39,8 @@ class Parser(argparse.ArgumentParser):
         if self._subparsers is not None:  # what follows the command is the command's
             end = next((i for i, word in enumerate(words[:end]) if not word.startswith("-")), end)
         for name in (word.split("=")[0] for word in words[:end]):
-            if re.fullmatch(r"--[a-z][\w.-]*|-[a-z][\w.-]+", name) and not any(option.startswith(name) for option in self._own):
+            short = name[:2] in self._option_string_actions  # with its value, as in -n40
+            if re.fullmatch(r"--[a-z][\w.-]*|-[a-z][\w.-]+", name) and not short and not any(o.startswith(name) for o in self._own):
                 self.error(f"unrecognized arguments: {name}")
         return super().parse_known_args(words, namespace)
 
@@ -53,8 +54,8 @@ class Parser(argparse.ArgumentParser):
         elif word := re.match(r"unrecognized arguments: --?(\w[\w.-]*)", message):
             key = word[1].replace("-", "_")
             fields = [f"{name}=VALUE" for name in (self.own_keys.get(key) or meant(key))] if self.takes_fields else []
-            told = [words for option, words in self.elsewhere.items() if option == f"--{key}"]
-            near = told or fields or (closest(f"--{word[1]}", self._own) if len(word[1]) > 1 else [])
+            told = [self.elsewhere[f"--{key}"]] if f"--{key}" in self.elsewhere else []
+            near = told or fields or [f"--{name}" for name in closest(word[1], [option[2:] for option in self._own])]
             message += did_you_mean(near)
         elif message.startswith("unrecognized arguments: "):
             several = sum((Path(word) / "run.yaml").is_file() for word in self._words) > 1

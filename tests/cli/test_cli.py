@@ -18,7 +18,7 @@ import torch
 import vitssl
 from jobs.environment import NEEDED
 from vitssl import cli, train, version
-from vitssl.arguments import guarded
+from vitssl.arguments import Parser, guarded
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,6 +26,13 @@ ROOT = Path(__file__).parents[2]
 def start(*words: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     paths = {"PYTHONPATH": str(ROOT)}
     return subprocess.run(words, cwd=cwd, env=os.environ | paths | environment, capture_output=True, text=True, check=False)
+
+
+def test_a_short_option_may_have_its_value_with_it() -> None:
+    parser = Parser("status")
+    parser.add_argument("-n", "--lines", type=int)
+    parser.add_argument("-f", "--follow", action="store_true")
+    assert [parser.parse_args(words).lines for words in (["-n40"], ["-fn", "40"], ["-fn40"], ["-n", "40"])] == [40] * 4
 
 
 def test_the_version_has_its_commit_where_it_is_a_checkout(tmp_path, monkeypatch, capsys) -> None:
