@@ -26,7 +26,7 @@ from vitssl.cli.base import (
 )
 from vitssl.config import ConfigError
 from vitssl.config.evals import KINDS, OF_FEATURES
-from vitssl.files import check_place
+from vitssl.files import check_place, write_json
 from vitssl.words import counted, listed, note, printable
 
 _TRAINS = "`python jobs/submit.py SWEEP` trains, for example sweeps/quickstart.yaml"
@@ -260,10 +260,13 @@ def _fields(arguments: argparse.Namespace) -> None:
 
 def _bench(arguments: argparse.Namespace) -> None:
     if arguments.json:
+        if arguments.json.is_dir():
+            raise ConfigError(f"{arguments.json} is a folder; name a file", "--json")
         check_place(arguments.json)
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
     from vitssl import bench
 
     figures = bench.run(arguments.images, [n for n in arguments.only.split(",") if n], arguments.repeats)
     print(bench.table(figures))
     if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=1))
+        write_json(arguments.json, figures)

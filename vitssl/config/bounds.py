@@ -17,7 +17,7 @@ MOST = {  # of the fields of a Run, by their names
     **dict.fromkeys(("workers", "threads"), PROCESSES),
     **dict.fromkeys(("count", "repeats", "pairs"), COPIES),
     "out_dim": 10_000_000, "num_classes": 10_000_000, "mlp_ratio": 1000, "batch_size": 10_000_000, "epochs": 1_000_000,
-    "schedule_epochs": 1_000_000, "max_steps": 10**9,
+    "schedule_epochs": 1_000_000, "max_steps": 10**9, "seed": 2**63 - 1, "val_seed": 2**63 - 1,
 }  # fmt: skip
 MOST_PARAMETERS = 10**11  # of a backbone: no machine holds more in one piece
 MOST_TOKENS = 1_000_000  # of an image: attention looks at all pairs

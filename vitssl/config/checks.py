@@ -35,7 +35,6 @@ def check(run: Run, where: str = "", to_train: bool = True) -> None:
     Raises:
         ConfigError: the first problem found, naming ``where`` and the field.
     """
-    seeds = less_than(0, run, "", "seed") if run.seed < 2**63 else iter([Problem("seed", f"{run.seed} is more than 2**63 - 1")])
     views = [(f"data.views.{name}", view_px(run.data, name)) for name in active_views(run)]
     # lazily: a later check may rely on an earlier one
     parts = (
@@ -50,7 +49,7 @@ def check(run: Run, where: str = "", to_train: bool = True) -> None:
         run.loop.problems(),
         evals.problems(run),
     )
-    for problem in chain(seeds, _pattern_problems(run), *parts):
+    for problem in chain(less_than(0, run, "", "seed"), _pattern_problems(run), *parts):
         raise ConfigError(problem.reason, problem.field, where)
 
 
