@@ -45,41 +45,59 @@ def test_a_term_that_would_count_wrongly_is_refused(make_run, monkeypatch, terms
 
 @pytest.mark.parametrize("labels", [[0, 3, -1, 7], [-1] * 4])
 def test_a_batch_made_by_hand_has_the_losses_of_the_loaders(make_run, labels):
-    images, labels_B = torch.randn(4, 3, 8, 8), torch.tensor(labels)
+    images, labels_B, run = torch.randn(4, 3, 8, 8), torch.tensor(labels), make_run({"objectives": OBJECTIVES["ssat"]})
     loaded = Batch({"main": images}, {"main": labels_B}, torch.arange(4), float(max(1, sum(label >= 0 for label in labels))))
-    network = model.build(make_run({"objectives": OBJECTIVES["ssat"]}), 10).train()
-    losses = []
-    for made in (loaded, Batch.of_images(images, labels_B), Batch.of_images({"main": images}, labels_B)):
+    network, losses = model.build(run, 10).train(), []
+    for made in (loaded, Batch.of(run, images, labels_B), Batch.of(run, {"main": images}, labels_B)):
         torch.manual_seed(0)
         losses.append(network(made, torch.tensor(0.5))[0].item())
     assert losses[1:] == [losses[0]] * 2
 
 
-def test_labels_are_those_of_every_copy_of_a_view():
-    views = {"main": torch.zeros(2, 3, 8, 8), "local": torch.zeros(6, 3, 4, 4)}
-    made = Batch.of_images(views, torch.tensor([4, -1]))
+DINO = {"dino": {"hidden_dim": 8, "bottleneck_dim": 8, "out_dim": 8}, "classify": {}}
+COPIES = {"data.views.second": {}, "data.views.local": {"count": 3, "size": 4}, "backbone.positions": "sincos"}
+
+
+def views_of_dino() -> dict[str, torch.Tensor]:
+    return {"main": torch.randn(2, 3, 8, 8), "second": torch.randn(2, 3, 8, 8), "local": torch.randn(6, 3, 4, 4)}
+
+
+def test_labels_are_those_of_every_copy_of_a_view(make_run):
+    run = make_run(COPIES, {"objectives": DINO})
+    made = Batch.of(run, views_of_dino(), torch.tensor([4, -1]))
     assert made.targets["main"].tolist() == [4, -1] and made.targets["local"].tolist() == [4, -1] * 3
     assert made.index_B.tolist() == [0, 1] and made.labelled == 1
+    network = model.build(run, 10).train()
+    network.start(torch.full((10,), 3))
+    assert set(network(made, torch.tensor(0.5))[1]) == {"dino", "classify"}
+    alone = make_run(COPIES, {"objectives": {"dino": DINO["dino"]}})
+    assert Batch.of(alone, views_of_dino()).targets["local"].tolist() == [-1] * 6, "labels that nobody reads may be left out"
 
 
 @pytest.mark.parametrize(
-    ("images", "labels", "reason"),
+    ("changed", "labels", "reason"),
     [
-        (torch.zeros(2, 8, 8, 3), [0, 1], r"view main: float32 \(2, 8, 8, 3\); normalised images are float \(B, 3, H, W\)"),
-        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), None, r"view main: uint8 \(2, 3, 8, 8\); normalised images are float"),
+        ({"second": None}, [0, 1], "views: main and local; the objectives of this Run read main, second and local"),
+        ({"other": torch.zeros(2, 3, 8, 8)}, [0, 1], "views: main, second, local and other; the objectives"),
+        ({}, None, r"labels: none; an objective of this Run reads them, int64 \(B,\), -1 where an image has none"),
+        ({}, [0.0, 1.0], r"labels: float32 \(2,\); they are an int64 tensor \(B,\)"),
+        ({}, [[0, 1]], r"labels: int64 \(1, 2\)"),
+        ({}, [0], r"view main: float32 \(2, 3, 8, 8\); wanted: 1 normalised image of 8 px, a float tensor \(1, 3, 8, 8\)"),
         (
-            {"main": torch.zeros(2, 3, 8, 8), "local": torch.zeros(3, 3, 4, 4)},
+            {"local": torch.zeros(4, 3, 4, 4)},
             [0, 1],
-            "view local: 3 images, which is no multiple of the 2",
+            r"view local: float32 \(4, 3, 4, 4\); wanted: 3 copies of 2 normalised images of 4 px,",
         ),
-        (torch.zeros(2, 3, 8, 8), [0.0, 1.0], r"labels: float32 \(2,\); they are int64 \(B,\), -1 where an image has none"),
-        (torch.zeros(2, 3, 8, 8), [[0, 1]], r"labels: int64 \(1, 2\)"),
-        (torch.zeros(2, 3, 8, 8), [0] * 3, "view main: 2 images, which is no multiple of the 3 labels"),
+        ({"main": torch.zeros(2, 8, 8, 3)}, [0, 1], r"view main: float32 \(2, 8, 8, 3\); wanted: 2 normalised images of 8 px, a"),
+        ({"main": torch.zeros(2, 3, 16, 16)}, [0, 1], r"view main: float32 \(2, 3, 16, 16\)"),
+        ({"main": torch.zeros(2, 3, 8, 8, dtype=torch.uint8)}, [0, 1], r"view main: uint8 \(2, 3, 8, 8\)"),
+        ({"main": torch.zeros(2, 3, 8, 8).numpy()}, [0, 1], "view main: ndarray; wanted: 2 normalised images"),
     ],
 )
-def test_what_is_no_batch_is_refused(images, labels, reason):
+def test_what_is_no_batch_of_a_run_is_refused(make_run, changed, labels, reason):
+    views = {name: view for name, view in (views_of_dino() | changed).items() if view is not None}
     with pytest.raises(ValueError, match=reason):
-        Batch.of_images(images, None if labels is None else torch.tensor(labels))
+        Batch.of(make_run(COPIES, {"objectives": DINO}), views, None if labels is None else torch.tensor(labels))
 
 
 @pytest.mark.parametrize("backbone", BACKBONES)

@@ -41,7 +41,7 @@ class TrainingStep:
         self.run_pass = passes.make(forward, run, bench.device, scaler, self.network.parameters())
         self.optimizer = optim.make(self.network, self.network.backbone, run.optim)
         views = {name: _images(bench, run, name, batch_size) for name in config.active_views(run)}
-        batch = Batch.of_images(views, torch.arange(batch_size, device=bench.device) % num_classes)
+        batch = Batch.of(run, views, torch.arange(batch_size, device=bench.device) % num_classes)
         self.batch = replace(batch, labelled=float(batch_size))  # a number, as the loader gives it
         for _ in range(passes.WARM_UP + 1 if config.recorded(run, 1) and bench.device.type == "cuda" else 0):
             self()

@@ -26,7 +26,7 @@ def _batch(run: Run) -> Batch:
     """One image (and its views) of the Run's sizes."""
     px = {name: config.view_px(run.data, name) for name in config.active_views(run)}
     views = {name: torch.zeros(view.count, 3, px[name], px[name]) for name, view in config.active_views(run).items()}
-    return Batch.of_images(views, torch.zeros(1, dtype=torch.int64))
+    return Batch.of(run, views, torch.zeros(1, dtype=torch.int64))
 
 
 def measure(run: Run, num_classes: int) -> dict[str, Any]:

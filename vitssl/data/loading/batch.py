@@ -8,6 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from vitssl import config
+from vitssl.config import Run
+from vitssl.data import UNLABELLED
+from vitssl.words import counted, listed
+
 
 @dataclass
 class RawBatch:
@@ -33,32 +38,43 @@ class Batch:
     labelled: float | Tensor  # see RawBatch: what a mean over labelled images divides by, so that ranks average exactly
 
     @classmethod
-    def of_images(cls, images: Tensor | Mapping[str, Tensor], labels_B: Tensor | None = None) -> Batch:
-        """All of a global batch, without loader and views.
+    def of(cls, run: Run, images: Tensor | Mapping[str, Tensor], labels_B: Tensor | None = None) -> Batch:
+        """A whole global batch for the Model of a Run, without loader and views.
 
         Args:
-            images: normalised, float (B, 3, H, W): the view "main"; or each view by its name, (count * B, 3, H, W), all images of its
+            run: says which views its objectives read, and of which size.
+            images: normalised, float (B, 3, S, S): the view "main"; or each view by its name, (count * B, 3, S, S), all images of its
                 first copy first.
-            labels_B: int64, -1 where there is none; they may be left out to predict, and where no objective reads any.
+            labels_B: int64, -1 where there is none; to be left out only where no objective reads them.
 
         Raises:
-            ValueError: a shape, or a type of numbers, is another.
+            ValueError: other views, shapes or types than the Run's.
         """
-        views = {"main": images} if isinstance(images, Tensor) else dict(images)
-        for name, view in views.items():
-            if view.dim() < 4 or view.shape[1] != 3 or not view.is_floating_point():
-                raise ValueError(f"view {name}: {_described(view)}; normalised images are float (B, 3, H, W)")
-        first = next(iter(views.values()))
+        views, wanted = dict(images) if isinstance(images, Mapping) else {"main": images}, config.active_views(run)
+        if views.keys() != wanted.keys():
+            raise ValueError(f"views: {listed(views)}; the objectives of this Run read {listed(wanted)}")
         if labels_B is None:
-            return cls(views, {}, torch.arange(len(first), device=first.device), labelled=0.0)
-        if labels_B.dim() != 1 or labels_B.dtype != torch.int64:
-            raise ValueError(f"labels: {_described(labels_B)}; they are int64 (B,), -1 where an image has none")
-        for name, view in views.items():
-            if not len(view) or len(view) % len(labels_B):
-                raise ValueError(f"view {name}: {len(view)} images, which is no multiple of the {len(labels_B)} labels")
-        targets = {name: labels_B.repeat(len(view) // len(labels_B)) for name, view in views.items()}
+            if config.reads_labels(run):
+                raise ValueError("labels: none; an objective of this Run reads them, int64 (B,), -1 where an image has none")
+            first, copies = next((views[name], view.count) for name, view in wanted.items())
+            labels_B = torch.full((len(first) // copies,), UNLABELLED, device=first.device)
+        if not isinstance(labels_B, Tensor) or labels_B.dim() != 1 or labels_B.dtype != torch.int64:
+            raise ValueError(f"labels: {_described(labels_B)}; they are an int64 tensor (B,), -1 where an image has none")
+        for name, view in wanted.items():
+            px = config.view_px(run.data, name)
+            shape, made = (view.count * len(labels_B), 3, px, px), views[name]
+            if not isinstance(made, Tensor) or not made.is_floating_point() or made.shape != shape:
+                copies = f"{view.count} copies of " if view.count > 1 else ""
+                what = f"{copies}{counted(len(labels_B), 'normalised image')} of {px} px"
+                raise ValueError(f"view {name}: {_described(made)}; wanted: {what}, a float tensor {shape}")
+        targets = {name: labels_B.repeat(view.count) for name, view in wanted.items()}
         labelled = (labels_B >= 0).sum().clamp(min=1).float()
         return cls(views, targets, torch.arange(len(labels_B), device=labels_B.device), labelled)
+
+    @classmethod
+    def of_images(cls, images_BCHW: Tensor) -> Batch:
+        """Images alone, to predict from."""
+        return cls({"main": images_BCHW}, {}, torch.zeros(len(images_BCHW), dtype=torch.int64, device=images_BCHW.device), labelled=0.0)
 
     @property
     def device(self) -> torch.device:
@@ -69,5 +85,5 @@ class Batch:
         return [*self.views.values(), *self.targets.values(), self.index_B]
 
 
-def _described(tensor: Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+def _described(value: object) -> str:
+    return f"{str(value.dtype).removeprefix('torch.')} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
