@@ -148,9 +148,7 @@ def test_jobs_have_no_wckey_but_the_sites(expand, place: Path, options, sent) ->
 
 
 def test_the_report_has_resources_of_its_own(place: Path) -> None:
-    site = Site(
-        partition="gpu", qos="long", additional={"nodelist": "n[1-2]", "time": "600", "exclusive": "true"}, report={"partition": "cpu"}
-    )
+    site = Site(partition="gpu", qos="long", additional={"nodelist": "n[1-2]", "exclusive": "true"}, report={"partition": "cpu"})
     launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))
     for runs, limit, minutes in ((3, None, 10), (300, None, 25), (300, 3, 3)):
         lines = sbatch.of_report(launch, "report", "afterany:1", runs, limit).script(1).split("\n")

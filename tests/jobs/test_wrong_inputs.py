@@ -234,6 +234,8 @@ WRONG = [
     ("submit sweep.yaml --site big.yaml site.mail_user=me@x.org", "site.mail_user: SLURM sends no mail without site.mail_type; set it"),
     ("submit sweep.yaml --site big.yaml site.nice=3000000000", "site.nice: 3000000000 is not from -2147483645 to 2147483645"),
     ("submit sweep.yaml --site big.yaml 'site.exclude=node1 node2'", "site.exclude: 'node1 node2' is not a name; separate several by"),
+    ("submit sweep.yaml --site big.yaml 'site.additional={time: 5}'", "site.additional.time: what a job requests is the sweep's; set res"),
+    ("submit sweep.yaml 'optim={lr: 0,001}'", "optim: 001 has no value; write a decimal number with a point, such as 0.001, and"),
     ("submit sweep.yaml --site big.yaml 'site={nice: 5, additional: {nice: 7}}'", "site.nice: site.additional sets nice too; keep one of"),
     ("submit sweep.yaml --site big.yaml 'site={max_parallel: 2, additional: {array: 0-3}}'", "site.additional sets array too"),
     ("submit sweep.yaml --max-parallel two", "site.max_parallel: 'two' is no"),

@@ -254,4 +254,6 @@ def _of_labels(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int]]
 
 
 def _without_value(name: str) -> str:
+    if re.fullmatch(r"\d+", name):
+        return f"{name} has no value; write a decimal number with a point, such as 0.{name}, and a list with brackets"
     return f"{name} has no value; write {{{name}: {{}}}} for its defaults, or {{{name}: null}} for off"

@@ -42,7 +42,7 @@ def refuse_cpu(run: Run, job: dict[str, Any]) -> None:
     if gpus and run.loop.device == "auto" and dist.device("auto").type == "cpu":
         raise ConfigError(
             f"this job asked SLURM for {gpus} GPUs per node and torch sees none: a driver that is too old, or a container that is entered"
-            " without --nv? loop.device=cpu trains without",
+            " without --nv? With resources.gpus_per_node=0 jobs ask for none and train on CPUs",
             "loop.device",
         )
 
