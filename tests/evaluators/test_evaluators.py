@@ -233,7 +233,7 @@ def test_features_of_the_same_weights_are_made_once(folder, monkeypatch):
     """Nearest neighbours and a probe read the same images' features: the training split and the test split, once each an evaluation."""
     evals = {"evals": {"knn": {"type": "knn", "k": 5}, "near": {"type": "knn", "k": 1}, "probe": {"type": "linear"}}}
     splits, make = [], Subject._make_features
-    monkeypatch.setattr(Subject, "_make_features", lambda self, cfg, split: splits.append(split or cfg.split) or make(self, cfg, split))
+    monkeypatch.setattr(Subject, "_make_features", lambda self, cfg, *of: splits.append(of[0]) or make(self, cfg, *of))
     assert train.main([str(folder("run", MAE, evals))]) == 0
     assert splits == ["train", "test"] * 2, "anew after the second epoch"
 

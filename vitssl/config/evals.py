@@ -39,6 +39,7 @@ class Metric:
 
 
 FIRST = 5  # classes among which top-5 looks for the right one
+BINS = 15  # of confidence, over which the calibration error is averaged
 METRICS = {
     "top1": Metric("top-1"),
     "top5": Metric("top-5"),

@@ -18,7 +18,7 @@ from vitssl import dist
 from vitssl.backbones.base import Features
 from vitssl.checkpoints import pretrained
 from vitssl.config import ConfigError, Run
-from vitssl.config.evals import EvalConfig, FeaturesConfig
+from vitssl.config.evals import METRICS, EvalConfig, FeaturesConfig
 from vitssl.data.index import Index, load_index
 from vitssl.data.loading.batch import Batch
 from vitssl.data.loading.loader import EvalLoader
@@ -116,19 +116,16 @@ class Subject:
     def device(self) -> torch.device:
         return next(self.network.parameters()).device
 
-    def batches(self, cfg: EvalConfig, split: str | None = None) -> Iterator[tuple[Batch, Tensor]]:
-        """Views of the labelled images of the evaluator's split (or of the Run's ``split``), and their labels on the device."""
-        for raw in self.loader(cfg.split, cfg.shards) if split is None else self.loader(split):
-            batch = self.view(raw)
-            yield batch, batch.targets["main"]
+    def batches(self, split: str, shards: str | None = None) -> Iterator[Batch]:
+        """The labelled images of a split, this rank's part, as evaluation sees them."""
+        return map(self.view, self.loader(split, shards))
 
-    def features(self, cfg: FeaturesConfig, split: str | None = None) -> tuple[Tensor, Tensor]:
-        """Pooled features (N, D) and labels (N,) of this rank's labelled images of the evaluator's split (or of the Run's ``split``), as
-        float32 on the device; made once for all evaluators of the same weights."""
-        where = (cfg.shards, cfg.split) if split is None else (None, split)
-        key = (cfg.weights, cfg.pool, cfg.blocks, *where)
+    def features(self, cfg: FeaturesConfig, split: str, shards: str | None = None) -> tuple[Tensor, Tensor]:
+        """Pooled features (N, D) and labels (N,) of this rank's labelled images of a split, as float32 on the device; made once for all
+        evaluators of the same weights."""
+        key = (cfg.weights, cfg.pool, cfg.blocks, split, shards)
         if key not in self._features:
-            self._features[key] = self._make_features(cfg, split)
+            self._features[key] = self._make_features(cfg, split, shards)
         return self._features[key]
 
     def forget_features(self) -> None:
@@ -136,20 +133,20 @@ class Subject:
         self._features.clear()
 
     @torch.no_grad()
-    def _make_features(self, cfg: FeaturesConfig, split: str | None) -> tuple[Tensor, Tensor]:
+    def _make_features(self, cfg: FeaturesConfig, split: str, shards: str | None) -> tuple[Tensor, Tensor]:
         backbone, pool = self.network.backbone, cfg.pooled_by(self.run)
         last = len(backbone.widths)
         places = tuple(range(last - cfg.blocks, last)) if cfg.blocks > 1 else ()
         D = backbone.embed_dim * cfg.blocks * len(pool.split("+"))
         features_BD, labels_B = [torch.empty(0, D, device=self.device)], [torch.empty(0, dtype=torch.int64, device=self.device)]
         with evaluation_mode(self.network):
-            for batch, labels in self.batches(cfg, split):
+            for batch in self.batches(split, shards):
                 with dist.autocast(self.device, self.run.loop.precision):
                     features: Features = backbone(backbone.embed(batch.views["main"]), out_indices=places)
                     read = [features.intermediates[i].normed(backbone.norm) for i in places] or [features]  # after the final norm
                     pooled_BD = torch.cat([block.pooled(pool) for block in read], dim=1)
                 features_BD.append(pooled_BD.float())
-                labels_B.append(labels)
+                labels_B.append(batch.targets["main"])
         return torch.cat(features_BD), torch.cat(labels_B)
 
     @contextmanager
@@ -185,12 +182,18 @@ def evaluation_mode(network: Model) -> Iterator[None]:
         network.train(was_training)
 
 
-def shares(sums: list[Tensor], names: tuple[str, ...]) -> dict[str, float]:
-    """Means over the images of all ranks.
+def summed(*values_B: Tensor) -> Tensor:
+    """The sum of each value over a batch's images, then their number, float64."""
+    sums = torch.stack([of_images_B.sum(dtype=torch.float64) for of_images_B in values_B])
+    return torch.cat([sums, sums.new_full((1,), len(values_B[0]))])
+
+
+def means(sums: list[Tensor], names: tuple[str, ...]) -> dict[str, float]:
+    """Means over the images of all ranks, and their number.
 
     Args:
-        sums: of batches, float64: one value for each of ``names``, then the number of images.
-        names: what begins with ``top`` becomes percent.
+        sums: of batches, as `summed` gives them.
+        names: of METRICS.
 
     Raises:
         ConfigError: there is no image.
@@ -199,5 +202,5 @@ def shares(sums: list[Tensor], names: tuple[str, ...]) -> dict[str, float]:
     *values, count = dist.all_sum(total).tolist()
     if not count:
         raise ConfigError("there is no labelled image to evaluate on")
-    scaled = {name: (100 if name.startswith("top") else 1) * value / count for name, value in zip(names, values, strict=True)}
+    scaled = {name: (100 if METRICS[name].unit == "%" else 1) * value / count for name, value in zip(names, values, strict=True)}
     return {**scaled, "count": int(count)}

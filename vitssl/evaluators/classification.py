@@ -10,7 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitssl import dist
-from vitssl.evaluators.base import Evaluator, Result, Subject, evaluation_mode, shares
+from vitssl.config.evals import FIRST
+from vitssl.evaluators.base import Evaluator, Result, Subject, evaluation_mode, means, summed
 from vitssl.evaluators.metrics import area_under_curve, of_predictions, top_k_correct
 
 
@@ -23,16 +24,16 @@ class Classification(Evaluator):
         on_device: list[Tensor] = []  # what is fetched batch by batch would make the device wait
         kept: list[tuple[Tensor, ...]] = []
         with evaluation_mode(subject.network):
-            for batch, labels_B in subject.batches(self.cfg):
+            for batch in subject.batches(self.cfg.split, self.cfg.shards):
+                labels_B = batch.targets["main"]
                 with dist.autocast(subject.device, subject.run.loop.precision):
                     logits_BK = subject.network.predict(batch).float()
-                first_B, top5_B = (top_k_correct(logits_BK, labels_B, k) for k in (1, 5))
+                first_B, top5_B = (top_k_correct(logits_BK, labels_B, k) for k in (1, FIRST))
                 loss_B = F.cross_entropy(logits_BK, labels_B, reduction="none")
-                loss = loss_B.sum()
-                on_device.append(torch.stack([first_B.sum(), top5_B.sum(), loss, torch.full_like(loss, len(labels_B))]).double())
+                on_device.append(summed(first_B, top5_B, loss_B))
                 if complete:
                     kept.append(tuple(values.cpu() for values in (batch.index_B, labels_B, top5_B, loss_B, logits_BK.softmax(1))))
-        metrics = shares(on_device, ("top1", "top5", "loss"))
+        metrics = means(on_device, ("top1", "top5", "loss"))
         if not complete:
             return Result(metrics)
         # a rank may have no image

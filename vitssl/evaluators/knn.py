@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitssl import dist
-from vitssl.config.evals import KnnConfig
-from vitssl.evaluators.base import Evaluator, Result, Subject, shares
+from vitssl.config.evals import FIRST, KnnConfig
+from vitssl.evaluators.base import Evaluator, Result, Subject, means, summed
 from vitssl.evaluators.metrics import top_k_correct
 
 TEST_AT_ONCE, TRAIN_AT_ONCE = 512, 65536  # rows and columns of the similarities that are held at a time
@@ -41,10 +41,9 @@ class Knn(Evaluator):
     def run(self, subject: Subject, complete: bool) -> Result:
         train_ND, labels_N = (dist.gather_rows(rows) for rows in subject.features(self.cfg, "train"))
         self.cfg.check_images(len(train_ND))
-        test_ND, test_labels_N = subject.features(self.cfg)
+        test_ND, test_labels_N = subject.features(self.cfg, self.cfg.split, self.cfg.shards)
         sums = []
         for test_BD, labels_B in zip(test_ND.split(TEST_AT_ONCE), test_labels_N.split(TEST_AT_ONCE), strict=True):
             votes_BK = votes(test_BD, train_ND, labels_N, self.cfg.k, self.cfg.temperature, len(subject.classes))
-            hits = [top_k_correct(votes_BK, labels_B, n).sum() for n in (1, 5)]
-            sums.append(torch.stack([*hits, torch.full_like(hits[0], len(labels_B))]).double())
-        return Result(shares(sums, ("top1", "top5")))
+            sums.append(summed(*(top_k_correct(votes_BK, labels_B, n) for n in (1, FIRST))))
+        return Result(means(sums, ("top1", "top5")))

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitssl import dist
-from vitssl.config.evals import LinearConfig
-from vitssl.evaluators.base import Evaluator, Result, Subject, shares
+from vitssl.config.evals import FIRST, LinearConfig
+from vitssl.evaluators.base import Evaluator, Result, Subject, means, summed
 from vitssl.evaluators.metrics import top_k_correct
 
 
@@ -47,10 +47,10 @@ class Linear(Evaluator):
     def run(self, subject: Subject, complete: bool) -> Result:
         train_ND, train_labels_N = (dist.gather_rows(rows) for rows in subject.features(self.cfg, "train"))
         self.cfg.check_images(len(train_ND))
-        test_ND, labels_N = subject.features(self.cfg)
+        test_ND, labels_N = subject.features(self.cfg, self.cfg.split, self.cfg.shards)
         train_ND, test_ND = standardised(train_ND, test_ND)
         layer = logistic_regression(train_ND, train_labels_N, len(subject.classes), self.cfg.l2, self.cfg.max_iter)
         logits_NK = layer(test_ND)
-        sums = [*(top_k_correct(logits_NK, labels_N, k).sum() for k in (1, 5)), F.cross_entropy(logits_NK, labels_N, reduction="sum")]
-        counted = torch.stack([*(value.double() for value in sums), torch.full_like(sums[-1], len(labels_N)).double()])
-        return Result(shares([counted], ("top1", "top5", "loss")))
+        hits = [top_k_correct(logits_NK, labels_N, k) for k in (1, FIRST)]
+        sums = summed(*hits, F.cross_entropy(logits_NK, labels_N, reduction="none"))
+        return Result(means([sums], ("top1", "top5", "loss")))

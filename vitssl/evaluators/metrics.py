@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitssl.config.evals import BINS
+
 
 def top_k_correct(scores_NK: Tensor, labels_N: Tensor, k: int) -> Tensor:
     """(N,) bool: is the label among the k highest scores?"""
@@ -16,7 +18,7 @@ def top_k_correct(scores_NK: Tensor, labels_N: Tensor, k: int) -> Tensor:
     return torch.any(best_Nk == labels_N[:, None], dim=1)
 
 
-def calibration_error(confidence_N: np.ndarray, correct_N: np.ndarray, bins: int = 15) -> float:
+def calibration_error(confidence_N: np.ndarray, correct_N: np.ndarray, bins: int = BINS) -> float:
     """Expected calibration error (Guo et al. 2017, Eq. 3): bins of equal width, each weighted by its images."""
     bin_N = np.clip(np.ceil(confidence_N * bins).astype(int) - 1, 0, bins - 1)
     gap_b = np.bincount(bin_N, weights=correct_N - confidence_N, minlength=bins)

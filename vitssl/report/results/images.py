@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
+from vitssl.config.evals import BINS
 from vitssl.report.results import kept
 from vitssl.report.results.kept import Predictions
 from vitssl.report.results.stats import OfImages
 
 File = tuple[Path, int]  # and when it was last changed, in ns
-BINS = 15  # of the calibration error
 
 
 def of_images(one: Sequence[Path], other: Sequence[Path], metric: str = "top1") -> OfImages | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vitssl.config.evals import FIRST, KINDS, METRICS, OF_FEATURES
+from vitssl.config.evals import BINS, FIRST, KINDS, METRICS, OF_FEATURES
 from vitssl.report.results.collect import RunFolder
 from vitssl.report.results.confusion import Confusion, matrices
 from vitssl.report.results.grid import Grid
@@ -36,7 +36,7 @@ def table(grid: Grid) -> Table | None:
     caption = (
         "After the last epoch of each stage, mean ± standard deviation over finished seeds. test, val and test_ema are the run's own "
         f"classifier; {listed(OF_FEATURES)} are fitted to frozen features of the labelled training images, without augmentation. NLL: mean "
-        f"cross-entropy; AUC: one class against the rest, averaged; ECE: 15 bins. {LOWER_IS_BETTER}"
+        f"cross-entropy; AUC: one class against the rest, averaged; ECE: {BINS} bins. {LOWER_IS_BETTER}"
     )
     return Table("Evaluations", header, rows, caption, left=frozenset(range(5))).trimmed()
 
