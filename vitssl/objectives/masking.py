@@ -15,6 +15,8 @@ from vitssl.backbones.base import Features
 from vitssl.config.objectives.reconstruction import ReconstructionConfig
 from vitssl.objectives.step import Step
 
+EPS = 1e-6  # of a patch's variance
+
 
 class TokenMask(NamedTuple):
     """A choice of tokens, the same number for every image."""
@@ -62,10 +64,10 @@ def unpatchify(patches_BNE: Tensor, grid: tuple[int, int]) -> Tensor:
     return patches.permute(0, 5, 1, 3, 2, 4).reshape(B, 3, rows * patch_px, columns * patch_px)
 
 
-def normalize_patches(patches_BNE: Tensor, eps: float = 1e-6) -> Tensor:
+def normalize_patches(patches_BNE: Tensor) -> Tensor:
     """Each patch to mean 0 and unbiased variance 1 (MAE's normalised pixels)."""
     variance, mean = torch.var_mean(patches_BNE, dim=-1, keepdim=True)
-    return (patches_BNE - mean).div_((variance + eps).sqrt())
+    return (patches_BNE - mean).div_((variance + EPS).sqrt())
 
 
 def masked_error(prediction_BNE: Tensor, target_BNE: Tensor, mask_BN: Tensor, kind: str) -> Tensor:
@@ -100,7 +102,7 @@ def filled_in(
     prediction_BNE = layers.upcast(prediction_BNE)
     if cfg.normalize_targets:
         variance, mean = torch.var_mean(patches_BNE, dim=-1, keepdim=True)
-        prediction_BNE = prediction_BNE * variance.sqrt() + mean
+        prediction_BNE = prediction_BNE * (variance + EPS).sqrt() + mean
     grid = (images_BCHW.shape[2] // patch_px, images_BCHW.shape[3] // patch_px)
     seen_BNE, given_BNE = torch.where(hidden_BN1, 0.0, patches_BNE), torch.where(hidden_BN1, prediction_BNE, patches_BNE)
     return unpatchify(seen_BNE, grid), unpatchify(given_BNE, grid)
