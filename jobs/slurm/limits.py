@@ -115,11 +115,11 @@ def _nodes(line: str) -> Nodes:
 # ------------------------------------------------------------------------------------------------------- submit limits
 
 
-def room(site: Site) -> Limit:
-    """The limit that leaves the fewest jobs to submit."""
+def room(site: Site, user: OfUser | None = None) -> Limit:
+    """The limit that leaves the fewest jobs to submit; SLURM is asked for the user's unless they are given."""
     most = int(_config()["MaxJobCount"])
     everybody = Limit("MaxJobCount", most, _count("-t", "all"), round(most * SPARED))
-    return min([everybody, *of_user(site).limits], key=lambda limit: limit.room)
+    return min([everybody, *(user or of_user(site)).limits], key=lambda limit: limit.room)
 
 
 def _config() -> dict[str, str]:

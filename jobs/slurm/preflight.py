@@ -16,7 +16,7 @@ from jobs.plan.overrides import CLI
 from jobs.plan.sweep import Spec
 from jobs.site_profile import is_set
 from jobs.slurm import cluster, limits, sbatch
-from jobs.slurm.limits import Nodes, Partition
+from jobs.slurm.limits import Nodes, OfUser, Partition
 from vitssl.config import ConfigError, Problem, Run, Site
 from vitssl.config.sweep import Resources
 from vitssl.run_folder import LAST
@@ -38,8 +38,9 @@ def check(todo: list[Job], launch: Launch) -> int:
         ConfigError: what SLURM, or a disk, has no place for, naming the limit and the field; nothing was queued.
     """
     alike = list({astuple(job.resources): job for job in reversed(todo)}.values())
-    _raise_first(_problems(todo, alike, launch))
-    tightest = limits.room(launch.site)
+    user = limits.of_user(launch.site)
+    _raise_first(_problems(todo, alike, launch, user))
+    tightest = limits.room(launch.site, user)
     if tightest.room < 1:  # of the last job, which queues runs as soon as there is room for them, or makes the report
         advice = "submit again when some have ended (squeue --me), or end some (scancel)"
         raise ConfigError(f"SLURM can take no more jobs now: {tightest}; {advice}")
@@ -71,11 +72,11 @@ def placed(spec: Spec, site_file: Path) -> Iterator[None]:
         raise ConfigError(error.reason, error.field, CLI if is_set(name, cli) else file) from None
 
 
-def _problems(todo: list[Job], alike: list[Job], launch: Launch) -> Iterator[Problem]:
+def _problems(todo: list[Job], alike: list[Job], launch: Launch, user: OfUser) -> Iterator[Problem]:
     """Those that follow from tables; ``alike`` is one job for each request of resources."""
     yield from of_the_image(launch.site)
     yield from _of_the_disk(todo, launch)
-    open_to, user = limits.partitions(launch.site), limits.of_user(launch.site)
+    open_to = limits.partitions(launch.site)
     for job in alike:
         yield from _of_partitions(open_to, job, launch.site)
         if user.minutes is not None and job.resources.hours * 60 > user.minutes:

@@ -64,7 +64,8 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     monkeypatch.setattr(cluster, "submit", fake.submit)
     monkeypatch.setattr(cluster, "jobs", lambda users: dict(fake.queue))
     monkeypatch.setattr(cluster.shutil, "which", lambda name, *more: name)
-    monkeypatch.setattr(limits, "room", lambda site: Limit("MaxJobCount", fake.room, 0))
+    monkeypatch.setattr(limits, "of_user", lambda _: limits.OfUser())
+    monkeypatch.setattr(limits, "room", lambda *_: Limit("MaxJobCount", fake.room, 0))
     monkeypatch.setattr(launcher.preflight, "_problems", lambda *_: iter(()))
     monkeypatch.setattr(launcher.preflight, "_refusals", lambda *_: iter(()))
     return fake
