@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import get_args
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from vitssl import config, model
+from vitssl.checkpoints import run_checkpoint
 from vitssl.config.base import hints_of
 from vitssl.training import optim
 
@@ -219,7 +221,7 @@ def test_one_step_equals_the_textbook(make_run, name):
 
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_momentum_of_sgd_equals_the_textbook_where_a_gradient_comes_late(nesterov):
-    network = torch.nn.Linear(2, 1)
+    network = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
     network.num_layers, network.layer_id = 0, lambda n: 0
     optimizer = optim.make(network, network, config.Optim(name="sgd", momentum=0.9, nesterov=nesterov))
     for group in optimizer.param_groups:
@@ -228,13 +230,41 @@ def test_momentum_of_sgd_equals_the_textbook_where_a_gradient_comes_late(nestero
     velocity = {name: torch.zeros_like(value) for name, value in expected.items()}
     for step in range(4):
         for name, parameter in network.named_parameters():
-            parameter.grad = torch.randn_like(parameter) if name == "weight" or step > 1 else None
+            parameter.grad = torch.randn_like(parameter) if name.startswith("0") or step > 1 else None
             if parameter.grad is not None:
                 velocity[name] = 0.9 * velocity[name] + parameter.grad
                 expected[name] -= 0.1 * (parameter.grad + 0.9 * velocity[name] if nesterov else velocity[name])
         optimizer.step()
     for name, parameter in network.named_parameters():
         torch.testing.assert_close(parameter.detach(), expected[name])
+
+
+def test_sgd_goes_on_fused_from_a_checkpoint_in_which_it_was_not(tmp_path):
+    """As earlier versions saved it, with nothing for a weight that had no gradient yet."""
+
+    def made() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        network = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
+        network.num_layers, network.layer_id = 0, lambda n: 0
+        return network, optim.make(network, network, config.Optim(name="sgd", momentum=0.9))
+
+    (earlier, _), (network, optimizer) = made(), made()
+    groups = [group | {"lr": 0.1} for group in optim.param_groups(earlier, earlier, config.Optim())]
+    before = torch.optim.SGD(groups, momentum=0.9, foreach=True)
+    for parameter in earlier[0].parameters():
+        parameter.grad = torch.ones_like(parameter)
+    before.step()
+    network.load_state_dict(earlier.state_dict())
+    run_checkpoint.load_optimizer(optimizer, copy.deepcopy(before.state_dict()), tmp_path)
+    assert all(group["fused"] and not group["foreach"] for group in optimizer.param_groups)
+    for one, other in zip(earlier.parameters(), network.parameters(), strict=True):
+        one.grad = torch.ones_like(one)
+        other.grad = torch.ones_like(other)
+    before.step()
+    optimizer.grad_scale, optimizer.found_inf = None, torch.tensor(0.0)
+    optimizer.step()
+    for one, other in zip(earlier.parameters(), network.parameters(), strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])

@@ -69,17 +69,27 @@ def fitted(network: nn.Module, state: dict[str, Tensor], path: Path) -> dict[str
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], path: Path) -> None:
-    """`load_state_dict`; raises ConfigError where the file's state is another optimizer's."""
+    """`load_state_dict`; raises ConfigError where the file's state is another optimizer's.
+
+    How it computes, and what it has for weights of which the file has nothing, stays: SGD of earlier versions was not fused.
+    """
+    own = {parameter: values for parameter, values in optimizer.state.items() if isinstance(parameter, Tensor)}
+    forms = [{name: group[name] for name in ("foreach", "fused") if name in group} for group in optimizer.param_groups]
     try:
         optimizer.load_state_dict(state)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:  # other shapes are found below; a full GPU is no damage
         _refuse(path, f"optimizer: {str(error).splitlines()[0]}")
+    for group, form in zip(optimizer.param_groups, forms, strict=True):
+        group.update(form)
     for parameter, values in optimizer.state.items():
         if not isinstance(parameter, Tensor) or not isinstance(values, dict):
             _refuse(path, "optimizer: it has a state of something that is not a weight")
         for name, value in values.items():
             if isinstance(value, Tensor) and value.dim() and value.shape != parameter.shape:
                 _refuse(path, f"optimizer: {name} has shape {tuple(value.shape)}, its weight {tuple(parameter.shape)}")
+    for parameter, values in own.items():
+        saved = {name: value for name, value in optimizer.state[parameter].items() if value is not None}
+        optimizer.state[parameter] = values | saved
 
 
 def optimizer_bytes(path: Path) -> int:
