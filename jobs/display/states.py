@@ -58,9 +58,9 @@ class Picture:
 
     def ended(self, sweep: Path) -> bool:
         """Does nothing happen any more by itself? The job of a run that is over may not have ended."""
+        jobs = {folder: entry for folder, entry in self.queue.items() if folder == sweep or not is_over(self, folder)}
         left = {s.name for s in self.statuses if s.state not in GONE}
-        jobs = {folder.name: entry for folder, entry in self.queue.items() if folder == sweep or folder.name in left}
-        return left <= jobs.keys() and cluster.stands_still(jobs.values())
+        return left <= {folder.name for folder in jobs} and cluster.stands_still(jobs.values())
 
 
 def look(sweep: Path, only: Path | None = None) -> Picture:

@@ -164,6 +164,8 @@ def test_runs_are_scored_by_the_metric_of_the_sweep(sweep: Path, queue, capsys) 
 def test_watching_ends_with_the_last_run(sweep: Path, queue, capsys) -> None:
     for job in "1234":
         queue[job] = cluster.Entry("RUNNING")
+    for folder in sweep.glob("*-*"):
+        save(merge(Run, {"data": {"shards": "/shards"}, "objectives": {"classify": {}}}), folder)
 
     def end() -> None:
         time.sleep(0.5)
@@ -267,6 +269,16 @@ def test_following_goes_on_with_the_next_attempt_and_ends_with_the_run(sweep: Pa
 def test_watching_goes_on_while_the_job_that_queues_the_rest_is_about_to(sweep, reason, over) -> None:
     statuses = [states.Status("a", "train", "held"), states.Status("b", "train", "not begun")]
     queue = {sweep / "a": cluster.Entry("HELD", "JobHeldUser"), sweep: cluster.Entry("PENDING", reason)}
+    assert states.Picture(statuses, queue).ended(sweep) is over
+
+
+@pytest.mark.parametrize(("state", "over"), [("HELD", True), ("RUNNING", False)])
+def test_watching_goes_on_as_long_as_a_trained_run_is_evaluated(sweep, state, over) -> None:
+    evaluated = {"data": {"shards": "/shards"}, "objectives": {"classify": {}}, "evals": {"knn": {"type": "knn"}}}
+    save(merge(Run, evaluated), sweep / "b")
+    finish(sweep / "b")
+    statuses = [states.Status("a", "train", "held"), states.Status("b", "train", "done")]
+    queue = {sweep / "a": cluster.Entry("HELD"), sweep / "b": cluster.Entry(state), sweep: cluster.Entry("PENDING", "Dependency")}
     assert states.Picture(statuses, queue).ended(sweep) is over
 
 
