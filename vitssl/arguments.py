@@ -39,10 +39,18 @@ class Parser(argparse.ArgumentParser):
         if self._subparsers is not None:  # what follows the command is the command's
             end = next((i for i, word in enumerate(words[:end]) if not word.startswith("-")), end)
         for name in (word.split("=")[0] for word in words[:end]):
-            short = name[:2] in self._option_string_actions  # with its value, as in -n40
-            if re.fullmatch(r"--[a-z][\w.-]*|-[a-z][\w.-]+", name) and not short and not any(o.startswith(name) for o in self._own):
+            known = self._are_flags(name) or any(option.startswith(name) for option in self._own)
+            if re.fullmatch(r"--[a-z][\w.-]*|-[a-z][\w.-]+", name) and not known:
                 self.error(f"unrecognized arguments: {name}")
         return super().parse_known_args(words, namespace)
+
+    def _are_flags(self, word: str) -> bool:
+        """Is it short options in one word, of which the last may have its value with it, as in -fn40?"""
+        for letter in word[1:]:
+            action = self._option_string_actions.get(f"-{letter}")
+            if action is None or letter == "h" or action.nargs != 0:
+                return action is not None and letter != "h"
+        return True
 
     @property
     def _own(self) -> list[str]:
