@@ -21,6 +21,10 @@ def test_a_card_has_data_recipe_accuracy_with_its_spread_and_costs(sweep) -> Non
     assert "- over 3 seeds of the same recipe: top-1 % 91.00 ± 1.00 (mean ± std)" in text
     assert "1.00 device-hours, 1.00 GPU-hours, 250 Wh, 100 g CO2e" in text  # two stages of half an hour
     assert "GPU power was measured with NVML" in text and "timm.create_model('local-dir:FOLDER', pretrained=True)" in text
+    for record in (folder / "sslft-pretrain-1").glob("emissions-*.json"):
+        record.unlink()
+    text = card.text(folder / "sslft-finetune-1", classifier=True)
+    assert "what training of this model took is not known: the record of pretrain is lost" in text and "device-hours," not in text
 
 
 def test_a_pretraining_has_neither_the_stages_after_it_nor_their_accuracy(sweep) -> None:

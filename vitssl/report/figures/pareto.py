@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from vitssl.report.figures.style import SOFT, Plot, add_legend, is_wide, log_x, look, panels
 from vitssl.report.results.collect import Cell
 from vitssl.report.results.costs import UNEQUAL, doubt
-from vitssl.report.results.energy import metered
+from vitssl.report.results.energy import metered, unrecorded
 from vitssl.report.results.grid import SEED, Grid
 from vitssl.report.results.rows import Row, cost_of
 from vitssl.report.results.schedule import EQUAL, training_macs
@@ -142,4 +142,4 @@ def _caption(grid: Grid, label: str, name: str, columns: list[Any]) -> str:
     for reason in dict.fromkeys(filter(None, reasons.values())):
         where = ", ".join(grid.name(column) for column in columns if column is not None and reasons[column] == reason)
         said.append(f"The Pareto front is not marked{f' on {where}' if where else ''}, since {reason}.")
-    return " ".join(said)
+    return " ".join(said) + (unrecorded(grid.sweep) if name != EXACT else "")

@@ -135,8 +135,10 @@ def _cost(stages: list[tuple[str, RunFolder]], sweep: Sweep | None) -> list[str]
         if run.cost:
             forward = f"{quantity(run.cost['macs_train_forward'] / 1e9, 'GMACs')} an image in a training forward"
             lines.append(f"- {name}: {quantity(run.cost['params_train'] / 1e6, 'M')} parameters in training, {forward}")
-    spent = add(run.spent for _, run in stages)
-    if spent["device_hours"]:
+    spent, lost = add(run.spent for _, run in stages), [name for name, run in stages if not run.recorded]
+    if lost:
+        lines.append(f"- what training of this model took is not known: the record of {listed(lost)} is lost")
+    elif spent["device_hours"]:
         gpu = f", {quantity(spent['gpu_hours'], 'hours', 'GPU-hours')}" if spent["gpu_hours"] else ""
         used = f"{quantity(spent['device_hours'], 'hours', 'device-hours')}{gpu}, {quantity(spent['energy_kwh'], 'kWh')}"
         used += f", {quantity(spent['co2e_kg'], 'kg')} CO2e"
