@@ -19,7 +19,9 @@ MAIL_TYPES = (
     "TIME_LIMIT_50", "ARRAY_TASKS",
 )  # fmt: skip
 MOST_NICE = 2**31 - 3  # of SLURM
-OF_RESOURCES = {"time": "hours", "nodes": "nodes", "gpus-per-node": "gpus_per_node", "mem": "mem_gb"}  # sbatch's options, by what sets them
+OF_RESOURCES = {  # options of sbatch, and what sets them
+    "time": "hours", "nodes": "nodes", "gpus-per-node": "gpus_per_node", "cpus-per-task": "cpus_per_gpu", "mem": "mem_gb",
+}  # fmt: skip
 BOUNDS = {  # of what is possible, so that a figure in another unit is found, and the unit
     "gpu_power_w": (5.0, 1e5, "W"),
     "gpu_tflops": (1e-3, 1e6, "TFLOP/s"),
@@ -77,9 +79,12 @@ def _problems(site: Site) -> Iterator[Problem]:
     for field, name in [*(("additional", name) for name in site.additional), *(("report", name) for name in site.report)]:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
             yield Problem(f"site.{field}.{name}", f"{name!r} is not an option of sbatch; write it as in --mail-type, without the dashes")
-    for option in site.additional.keys() & OF_RESOURCES:
-        reason = f"what a job requests is the sweep's; set resources.{OF_RESOURCES[option]}, which is checked and shown"
-        yield Problem(f"site.additional.{option}", reason)
+    for option, name in OF_RESOURCES.items():
+        whole = option == "mem" and site.additional.get(option) == "0"  # all of a node's, which no number says
+        if option in site.additional and not whole:
+            yield Problem(
+                f"site.additional.{option}", f"what a job requests is the sweep's; set resources.{name}, which is checked and shown"
+            )
     for job in site.after:
         if not re.fullmatch(r"[1-9][0-9]*(_[0-9]+)?", job):
             yield Problem("site.after", f"{job!r} is not an id of a SLURM job, such as 1234 or 1234_5")
