@@ -90,8 +90,14 @@ def test_labels_are_those_of_every_copy_of_a_view(make_run):
         ),
         ({"main": torch.zeros(2, 8, 8, 3)}, [0, 1], r"view main: float32 \(2, 8, 8, 3\); wanted: 2 normalised images of 8 px, a"),
         ({"main": torch.zeros(2, 3, 16, 16)}, [0, 1], r"view main: float32 \(2, 3, 16, 16\)"),
-        ({"main": torch.zeros(2, 3, 8, 8, dtype=torch.uint8)}, [0, 1], r"view main: uint8 \(2, 3, 8, 8\)"),
-        ({"main": torch.zeros(2, 3, 8, 8).numpy()}, [0, 1], "view main: ndarray; wanted: 2 normalised images"),
+        (
+            {"main": torch.zeros(2, 3, 8, 8, dtype=torch.uint8)},
+            [0, 1],
+            r"view main: uint8 \(2, 3, 8, 8\); normalised images are a float tensor",
+        ),
+        ({"main": torch.zeros(2, 3, 8, 8).numpy()}, [0, 1], "view main: ndarray; normalised images are a"),
+        ({"local": [torch.zeros(2, 3, 4, 4)] * 3}, None, "view local: list; normalised images are a"),
+        ({name: torch.zeros(0, 3, 8, 8) for name in ("main", "second", "local")}, [], "view main: float32"),
     ],
 )
 def test_what_is_no_batch_of_a_run_is_refused(make_run, changed, labels, reason):

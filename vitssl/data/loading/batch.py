@@ -53,6 +53,9 @@ class Batch:
         views, wanted = dict(images) if isinstance(images, Mapping) else {"main": images}, config.active_views(run)
         if views.keys() != wanted.keys():
             raise ValueError(f"views: {listed(views)}; the objectives of this Run read {listed(wanted)}")
+        for name, view in views.items():
+            if not isinstance(view, Tensor) or view.dim() != 4 or not view.is_floating_point() or not len(view):
+                raise ValueError(f"view {name}: {_described(view)}; normalised images are a float tensor (B, 3, H, W)")
         if labels_B is None:
             if config.reads_labels(run):
                 raise ValueError("labels: none; an objective of this Run reads them, int64 (B,), -1 where an image has none")
@@ -62,11 +65,11 @@ class Batch:
             raise ValueError(f"labels: {_described(labels_B)}; they are an int64 tensor (B,), -1 where an image has none")
         for name, view in wanted.items():
             px = config.view_px(run.data, name)
-            shape, made = (view.count * len(labels_B), 3, px, px), views[name]
-            if not isinstance(made, Tensor) or not made.is_floating_point() or made.shape != shape:
+            shape = (view.count * len(labels_B), 3, px, px)
+            if views[name].shape != shape:
                 copies = f"{view.count} copies of " if view.count > 1 else ""
                 what = f"{copies}{counted(len(labels_B), 'normalised image')} of {px} px"
-                raise ValueError(f"view {name}: {_described(made)}; wanted: {what}, a float tensor {shape}")
+                raise ValueError(f"view {name}: {_described(views[name])}; wanted: {what}, a float tensor {shape}")
         targets = {name: labels_B.repeat(view.count) for name, view in wanted.items()}
         labelled = (labels_B >= 0).sum().clamp(min=1).float()
         return cls(views, targets, torch.arange(len(labels_B), device=labels_B.device), labelled)
