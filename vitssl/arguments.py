@@ -48,8 +48,10 @@ class Parser(argparse.ArgumentParser):
         """Is it short options in one word, of which the last may have its value with it, as in -fn40?"""
         for letter in word[1:]:
             action = self._option_string_actions.get(f"-{letter}")
-            if action is None or letter == "h" or action.nargs != 0:
-                return action is not None and letter != "h"
+            if action is None or letter == "h":
+                return False
+            if action.nargs != 0:
+                return True
         return True
 
     @property
