@@ -17,7 +17,6 @@ from typing import Any
 from vitssl.config import Site, merge
 from vitssl.files import read_json
 
-TRAINING = "vitssl.train"
 CACHE = "VITSSL_CACHE_DIR"
 # a stopping worker saves first; torchrun's default of 30 s is too short for that
 SHUTDOWN_S = 300
@@ -60,14 +59,14 @@ class NodeInfo:
         return 20000 + (7 * self.job + self.restart) % 12000
 
 
-def command(folder: Path, job: dict[str, Any], node: NodeInfo, stop_file: Path, module: str = TRAINING) -> list[str]:
+def command(folder: Path, job: dict[str, Any], node: NodeInfo, stop_file: Path) -> list[str]:
     """The command that trains the run in ``folder`` on one node."""
     site, processes = site_of(job), max(1, job["gpus_per_node"])
     python = container_command(site, sys.executable, [folder.parent, Path(job["source"]), stop_file.parent, *_outside(job, site)])
     if node.nodes == 1 and processes == 1:
-        return [*python, "-m", module, str(folder)]
+        return [*python, "-m", job["module"], str(folder)]
     # torchrun makes a folder for logs even where it writes none, and leaves it in /tmp unless it is told where
-    training = ["--log-dir", str(stop_file.parent), "--nproc-per-node", str(processes), "-m", module, str(folder)]
+    training = ["--log-dir", str(stop_file.parent), "--nproc-per-node", str(processes), "-m", job["module"], str(folder)]
     if node.nodes == 1:
         return [*python, "-m", "vitssl.loopback", *training]
     # static: what torchrun's elastic rendezvous finds in its store it unpickles, and everybody on the network can write there
@@ -118,11 +117,11 @@ def _own_variables(stop_file: Path) -> dict[str, str]:
 
 
 def start(
-    folder: Path, node: NodeInfo, stop_file: Path, module: str = TRAINING, variables: Mapping[str, str] | None = None, **options: Any
+    folder: Path, node: NodeInfo, stop_file: Path, variables: Mapping[str, str] | None = None, **options: Any
 ) -> subprocess.Popen[bytes]:
     """Start the run of a folder on this node, with further variables in its environment."""
     job, more = job_of(folder), dict(variables or {})
-    words = command(folder, job, node, stop_file, module)
+    words = command(folder, job, node, stop_file)
     if job["executor"] == "local" and site_of(job).setup:  # on SLURM the batch script has run them
         lines = [*set_up(site_of(job), Path(job["source"])), *_exports(_own_variables(stop_file) | more)]
         words = ["bash", "-c", "\n".join([*lines, f"exec {shlex.join(words)}"])]  # without arguments, which a sourced file would take

@@ -28,6 +28,8 @@ from vitssl.run_folder import DONE, ERROR, LAST
 from vitssl.sweep_folder import GRID, SUBMITTING, SWEEP
 from vitssl.version import ROOT, SOURCE, commit
 
+TRAINING = "vitssl.train"  # the module that trains a run
+
 
 def check_trained(jobs: Sequence[Job]) -> None:
     """Refuse trained runs with a damaged record, or without the checkpoint that another run starts from."""
@@ -99,7 +101,6 @@ class Launch:
     site: Site
     source: Path
     use_current_source: bool = False
-    module: str = "vitssl.train"
     start: dict[str, float] | None = None  # when and why its runs begin later than at once (jobs.slurm.greenest.Start)
     commit: tuple[str | None, bool] = dataclasses.field(default_factory=commit)
     command: str = dataclasses.field(default_factory=lambda: shlex.join(sys.orig_argv))
@@ -157,6 +158,7 @@ def write_run(job: Job, launch: Launch) -> None:
         "architecture": architecture(job.run),
         "data": facts(job.run),
         "executor": launch.executor,
+        "module": TRAINING,
         "parents": [str(parent.folder) for parent in job.parents],
         "binds": [*(path for shards in _shards_of(job.run) for path in folders_of(shards)), *checkpoints(job.run).values()],
         "cache_dir": job.run.data.cache_dir,

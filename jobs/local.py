@@ -188,7 +188,7 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
     stop_file = stopper.file_of(job)
     # in a new session: Ctrl-C in the terminal reaches this process alone, which then asks the run to stop
     with _there(stop_file):
-        process = start(job.folder, NodeInfo(), stop_file, launch.module, place.variables, start_new_session=True)
+        process = start(job.folder, NodeInfo(), stop_file, place.variables, start_new_session=True)
         if place.slot.cores:
             with suppress(ProcessLookupError):  # it has ended at once
                 os.sched_setaffinity(process.pid, place.slot.cores)

@@ -21,7 +21,7 @@ from typing import Any
 import submitit
 from submitit.helpers import DelayedSubmission
 
-from jobs.command import TRAINING, NodeInfo, job_of, report_command, start
+from jobs.command import NodeInfo, job_of, report_command, start
 from jobs.logs import end_of
 from jobs.slurm import cluster
 from vitssl.files import busy_file, read_json, write_json
@@ -49,7 +49,6 @@ class Node:
     """A SLURM task: one per node of a run's job."""
 
     folder: str
-    module: str = TRAINING
 
     def __call__(self) -> str:
         """Train the run until it is done, or evaluate it; when asked to stop, wait until it is saved, and exit.
@@ -72,7 +71,7 @@ class Node:
             signals.ends_at = _ends_at(environment)
             # training stops earlier where a step and a save take longer than SLURM warns before the end
             variables = {} if signals.ends_at is None else {"VITSSL_ENDS_AT": f"{signals.ends_at:.0f}"}
-            code, log = _train(folder, _node_info(environment), stop_file, self.module, variables)
+            code, log = _train(folder, _node_info(environment), stop_file, variables)
             # a trained run was evaluated; of one that ends well, NFS may show late that it is trained
             ended_well = code == 0 if trained else not not_done([folder], PATIENCE_S if code == 0 else 0)
             if ended_well:
@@ -168,13 +167,13 @@ def _ends_at(environment: submitit.JobEnvironment) -> float | None:
         return None
 
 
-def _train(folder: Path, node: NodeInfo, stop_file: Path, module: str, variables: Mapping[str, str]) -> tuple[int | None, Path]:
+def _train(folder: Path, node: NodeInfo, stop_file: Path, variables: Mapping[str, str]) -> tuple[int | None, Path]:
     """The exit code of training, None where it did not stop in the time that SLURM leaves it; and its log."""
     log = folder / "log" / f"train-{node.job}-{node.restart}-{node.host}.txt"
     log.parent.mkdir(exist_ok=True)
     with log.open("ab") as output:
         streams = {"stdout": output, "stderr": subprocess.STDOUT}
-        process = start(folder, node, stop_file, module, variables, preexec_fn=_ignore_usr2, **streams)
+        process = start(folder, node, stop_file, variables, preexec_fn=_ignore_usr2, **streams)
         try:
             return process.wait(), log
         except TimeoutError:

@@ -23,7 +23,6 @@ from rich.console import Console
 
 from jobs import folders, local
 from jobs.chosen import line_of, named, parents_of, runs_of, waiting_for, yet_to_queue
-from jobs.command import TRAINING
 from jobs.folders import Launch
 from jobs.plan.existing import identity_of
 from jobs.plan.graph import Graph, Job, only_evaluated
@@ -40,7 +39,7 @@ from vitssl.terminal import console as screen
 from vitssl.words import counted
 
 
-def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Exit code: 0 done, queued or nothing to do, 1 a run failed again, 128 + N signal N stopped it (Ctrl-C: 130), 2 a user's mistake."""
     parser = Parser(prog="jobs/retry.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweep", type=sweep_folder.named, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
@@ -48,10 +47,10 @@ def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
     parser.add_argument("names", nargs="*", default=[], metavar="arm-or-run", help=only)
     parser.add_argument("--wait", action="store_true", help="on SLURM: wait until all runs are done, then print the report's table")
     options = parser.parse_args(arguments)
-    return guarded(lambda: retry(options.sweep.resolve(), options.names, options.wait, module, screen()))
+    return guarded(lambda: retry(options.sweep.resolve(), options.names, options.wait, screen()))
 
 
-def retry(sweep: Path, names: list[str], wait: bool, module: str, console: Console) -> int:
+def retry(sweep: Path, names: list[str], wait: bool, console: Console) -> int:
     """Run again, where they were run before, what failed or is named, and what waits for it.
 
     Raises:
@@ -81,7 +80,7 @@ def retry(sweep: Path, names: list[str], wait: bool, module: str, console: Conso
     # one job follows all runs of a sweep, and queues those that SLURM had no room for: a new one is to know of them
     wanted = entries.keys() | yet_to_queue(sweep, jobs) | set().union(*map(line_of, again))
     chosen = [job for folder, job in jobs.items() if folder in wanted]
-    launch = _launch(sweep, {_executor(folder) for folder in again}, module)
+    launch = _launch(sweep, {_executor(folder) for folder in again})
     console.print(f"Trying {counted(len(again), 'run')} again: {' '.join(sorted(folder.name for folder in again))}", soft_wrap=True)
     return launch_all(Graph(chosen, []), launch, wait, console, lambda: _take_snapshot(launch))
 
@@ -122,7 +121,7 @@ def _job(folder: Path, parents: list[Job]) -> Job:
     return Job(identity_of(folder), run, folder, arm, stage, axes, resources, parents)
 
 
-def _launch(sweep: Path, executors: set[str], module: str) -> Launch:
+def _launch(sweep: Path, executors: set[str]) -> Launch:
     """Where the runs were submitted to before, at the site of the sweep's last submission."""
     if len(executors) > 1:
         raise ConfigError("some of these ran on this machine, others on SLURM; name runs of one kind", place=str(sweep))
@@ -133,7 +132,7 @@ def _launch(sweep: Path, executors: set[str], module: str) -> Launch:
     if start is not None and start["begin"] < time.time():  # what was tried at the greenest time is tried again now
         site.additional.pop("begin", None)
         start = None
-    return Launch(sweep, executors.pop(), site, Path(), module=module, start=start)
+    return Launch(sweep, executors.pop(), site, Path(), start=start)
 
 
 def _take_snapshot(launch: Launch) -> None:

@@ -22,7 +22,6 @@ if __name__ == "__main__":
 from rich.console import Console
 
 from jobs import folders, local, site_profile
-from jobs.command import TRAINING
 from jobs.display import show
 from jobs.inputs import prepare, reuse, weights
 from jobs.plan import equalize, graph, notes, overrides, predict, shards, smoke, sweep, sweep_files
@@ -36,8 +35,8 @@ from vitssl.terminal import console as screen
 from vitssl.words import counted, note
 
 
-def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
-    """Submit what the command line asks for; ``module`` is what `python -m` runs in each run folder.
+def main(arguments: list[str] | None = None) -> int:
+    """Submit what the command line asks for.
 
     Exit code: 0 done or queued, 1 a run failed, 128 + N signal N stopped it (Ctrl-C: 130), 2 a user's mistake (nothing was queued).
     """
@@ -45,7 +44,7 @@ def main(arguments: list[str] | None = None, module: str = TRAINING) -> int:
     if options.max_parallel is not None:
         options.overrides.append(f"site.max_parallel={options.max_parallel}")
     advice = "; choose writable folders for --runs, data.shards and weights/"
-    return guarded(lambda: _submit(options, module, screen()), advice)
+    return guarded(lambda: _submit(options, screen()), advice)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -77,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
+def _submit(options: argparse.Namespace, console: Console) -> int:
     file = sweep_files.find(options.sweep)
     asked = overrides.parse(options.overrides)
     spec = sweep.read(file, asked, options.all)
@@ -110,7 +109,7 @@ def _submit(options: argparse.Namespace, module: str, console: Console) -> int:
         prepare.build(missing, site)
         weights.fetch(unfetched, site)
         weights.prepare(stages)  # does what was imported fit?
-    launch = folders.Launch(runs / spec.name, executor, site, Path(), options.use_current_source, module=module)
+    launch = folders.Launch(runs / spec.name, executor, site, Path(), options.use_current_source)
     prepare.check_images(stages)
     weights.check_networks(stages, site)
     if not options.smoke:

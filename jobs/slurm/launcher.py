@@ -244,7 +244,7 @@ def _taken_back(arrays: list[Array]) -> str:
 
 
 def _submit(array: Array, queued: dict[str, str], launch: Launch) -> None:
-    submitted = array.executor.submit_array([Node(str(job.folder), launch.module) for job in array.jobs])
+    submitted = array.executor.submit_array([Node(str(job.folder)) for job in array.jobs])
     for job, handle in zip(array.jobs, submitted, strict=True):
         queued[job.identity] = handle.job_id
         cluster.record(job.folder, handle.job_id)

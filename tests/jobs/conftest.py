@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from jobs import folders
 from jobs.inputs import prepare
 from jobs.plan import overrides, shards, sweep
 from jobs.plan.cells import cells
@@ -18,6 +20,11 @@ from tests.jobs.standin import COST
 from vitssl.data import index as data_index
 from vitssl.data.index import COLUMNS, Index
 
+HERE = Path(__file__).parent
+# `python -c STAND_IN jobs/submit.py ...` submits with the stand-in, by the command line that it would have
+STAND_IN = (
+    "import sys; sys.argv[0] = sys.argv.pop(1); from jobs import folders, submit; folders.TRAINING = 'standin'; sys.exit(submit.main())"
+)
 EXAMPLE = Path(__file__).with_name("sweep.yaml").read_text()
 
 
@@ -25,6 +32,12 @@ def over(usual: Sequence[str], words: Sequence[str]) -> list[str]:
     """The usual words of a command line, but for those whose keys the others have."""
     typed = {word.partition("=")[0] for word in words}
     return [*(word for word in usual if word.partition("=")[0] not in typed), *words]
+
+
+def trained_by(module: str, patch: pytest.MonkeyPatch, *paths: Path) -> None:
+    """From now on runs are trained by this module of tests/jobs, or of these folders."""
+    patch.setattr(folders, "TRAINING", module)
+    patch.setenv("PYTHONPATH", os.pathsep.join(map(str, [HERE, *paths])))
 
 
 @pytest.fixture

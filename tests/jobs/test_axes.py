@@ -12,7 +12,7 @@ from jobs.display import show
 from jobs.plan import overrides, smoke
 from jobs.plan.graph import Graph
 from jobs.plan.sweep import read
-from tests.jobs.conftest import EXAMPLE
+from tests.jobs.conftest import EXAMPLE, trained_by
 from vitssl.config import ConfigError
 
 FEW = ("axes.data=[plain]", "axes.seed=0")
@@ -121,10 +121,10 @@ def test_columns_and_selections_may_be_of_it(expand) -> None:
 
 
 def test_the_sweeps_folder_and_the_smoke_run_have_it(place, monkeypatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    trained_by("standin", monkeypatch)
     Path("sweep.yaml").write_text(EXAMPLE)
     words = ["sweep.yaml", "--executor", "local", *FEW, "arms=[scratch]", "loop.max_steps=1", "resources.gpus_per_node=1"]
-    assert submit.main([*words, "axes.optim.lr=[0.1,0.2]"], module="standin") == 0
+    assert submit.main([*words, "axes.optim.lr=[0.1,0.2]"]) == 0
     written = json.loads(Path("runs/example/sweep.json").read_text())
     assert written["axes"] == {"data": ["plain"], "seed": [0], "optim.lr": [0.1, 0.2]}
     assert "optim.lr" in Path("runs/example/report/report.html").read_text()

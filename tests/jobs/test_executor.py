@@ -12,7 +12,7 @@ import pytest
 from jobs import submit
 from jobs.plan import predict
 from jobs.slurm import preflight
-from tests.jobs.conftest import EXAMPLE
+from tests.jobs.conftest import EXAMPLE, trained_by
 
 HERE = Path(__file__).parent
 WORDS = ["sweep.yaml", "axes.data=[plain]", "axes.seed=0", "arms=[scratch]", "resources.gpus_per_node=1", "loop.max_steps=1"]
@@ -22,7 +22,7 @@ SILENT = "but no SLURM cluster answers here"
 @pytest.fixture
 def run(place: Path, monkeypatch: pytest.MonkeyPatch):
     """`run(*words, slurm=False)`: submit the example on a machine without SLURM's commands, or with ones whose controller is silent."""
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    trained_by("standin", monkeypatch)
     Path("sweep.yaml").write_text(EXAMPLE)
     Path("big.yaml").write_text("name: big\npartition: gpu\nprice_per_gpu_hour: 2\n")
     monkeypatch.setattr(predict, "sweep", lambda *_: [])
@@ -35,7 +35,7 @@ def run(place: Path, monkeypatch: pytest.MonkeyPatch):
             (place / "bin" / name).chmod(0o755)
         monkeypatch.setenv("PATH", os.pathsep.join([str(place / "bin"), path]))
         monkeypatch.setattr(shutil, "which", lambda name, *more: which(name, *more) if slurm or name != "sbatch" else None)
-        return submit.main([*WORDS, *words], module="standin")
+        return submit.main([*WORDS, *words])
 
     return made
 

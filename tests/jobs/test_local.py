@@ -26,7 +26,7 @@ from jobs import cancel, command, folders, status, submit
 from jobs import local as local_executor
 from jobs.plan.graph import Graph
 from tests.conftest import TINY, sweep_facts
-from tests.jobs.conftest import EXAMPLE, over
+from tests.jobs.conftest import EXAMPLE, STAND_IN, over, trained_by
 from vitssl import cli, config, sweep_folder, version
 from vitssl.config import nested, read_yaml
 from vitssl.config.merging import save_fields
@@ -40,11 +40,11 @@ ONE = ["axes.data=[plain]", "axes.seed=[0]", "resources.gpus_per_node=1", "loop.
 @pytest.fixture
 def local(place: Path, monkeypatch: pytest.MonkeyPatch):
     """`local(*arguments)`: submit the example with the stand-in; gives the exit code."""
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    trained_by("standin", monkeypatch)
     Path("sweep.yaml").write_text(EXAMPLE)
 
     def run(*arguments: str) -> int:
-        return submit.main(["sweep.yaml", "--executor", "local", *over(ONE, arguments)], module="standin")
+        return submit.main(["sweep.yaml", "--executor", "local", *over(ONE, arguments)])
 
     return run
 
@@ -99,9 +99,8 @@ def test_a_failed_parent_fails_its_children_and_the_report_still_comes(local, ca
 
 def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_does(local, place: Path) -> None:
     words = [str(ROOT / "jobs/submit.py"), "sweep.yaml", "--executor", "local", *over(ONE, ["arms=[scratch]", "loop.max_steps=50"])]
-    program = "import sys; sys.argv[0] = sys.argv.pop(1); from jobs import submit; sys.exit(submit.main(module='standin'))"
     environment, pipes = os.environ | {"PYTHONPATH": f"{HERE}:{ROOT}"}, {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen([sys.executable, "-c", program, *words], env=environment, text=True, **pipes)
+    process = subprocess.Popen([sys.executable, "-c", STAND_IN, *words], env=environment, text=True, **pipes)
     checkpoint = _wait_for(lambda: next(Path("runs").glob("*/scratch-*/last.pt"), None))
     for executor in ("local", "slurm"):  # nobody else takes it up meanwhile
         with pytest.raises(config.ConfigError, match=f"process {process.pid} on this machine is running "):
@@ -122,8 +121,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_does(local, place: 
 
 def test_runs_save_and_stop_where_their_launcher_is_killed(local, place: Path, capfd) -> None:
     words = [str(ROOT / "jobs/submit.py"), "sweep.yaml", "--executor", "local", *over(ONE, ["arms=[scratch]", "loop.max_steps=50"])]
-    program = "import sys; sys.argv[0] = sys.argv.pop(1); from jobs import submit; sys.exit(submit.main(module='standin'))"
-    process = subprocess.Popen([sys.executable, "-c", program, *words], env=os.environ | {"PYTHONPATH": f"{HERE}:{ROOT}"})
+    process = subprocess.Popen([sys.executable, "-c", STAND_IN, *words], env=os.environ | {"PYTHONPATH": f"{HERE}:{ROOT}"})
     checkpoint = _wait_for(lambda: next(Path("runs").glob("*/scratch-*/last.pt"), None))
     runs = psutil.Process(process.pid).children(recursive=True)
     process.kill()
@@ -138,10 +136,7 @@ def test_runs_save_and_stop_where_their_launcher_is_killed(local, place: Path, c
 def test_a_second_ctrl_c_kills_and_does_not_say_saved(local, place: Path) -> None:
     words = [str(ROOT / "jobs/submit.py"), "sweep.yaml", "--executor", "local", *over(ONE, ["arms=[scratch]", "loop.max_steps=50"])]
     # a run that hears no request: its stop file is another one
-    program = (
-        "import sys; sys.argv[0] = sys.argv.pop(1); import standin_deaf; "
-        "from jobs import submit; sys.exit(submit.main(module='standin_deaf'))"
-    )
+    program = STAND_IN.replace("'standin'", "'standin_deaf'")
     Path("standin_deaf.py").write_text(
         "import os, sys\nfrom pathlib import Path\nos.environ['VITSSL_STOP_FILE'] = '/nowhere'\nimport standin\n"
         "if __name__ == '__main__':\n    sys.exit(standin.main(Path(sys.argv[1])))\n"
@@ -164,7 +159,7 @@ def test_a_request_to_stop_before_a_run_begins_reaches_it(local, tmp_path: Path)
     (folder("scratch") / "last.pt").unlink()
     stop_file = tmp_path / "stop"
     stop_file.touch()
-    assert command.start(folder("scratch").resolve(), command.NodeInfo(), stop_file, "standin").wait(timeout=30) == 75
+    assert command.start(folder("scratch").resolve(), command.NodeInfo(), stop_file).wait(timeout=30) == 75
     assert stop_file.exists() and not (folder("scratch") / "last.pt").exists()
 
 
@@ -177,9 +172,10 @@ def test_a_site_s_setup_and_variables_reach_a_run_as_they_do_on_a_cluster(local,
     Path("sourced.sh").write_text('export ARGUMENTS="$*"\nset -- others\n')
     setup = ["export OF_SETUP='two words' OF_BOTH=setup CUDA_DEVICE_ORDER=FASTEST_FIRST", f"source {place}/sourced.sh"]
     site = [f"site.setup={json.dumps(setup)}", f"site.env={{OF_BOTH: env, VITSSL_SWEEP: site, PYTHONPATH: '{HERE}:{place}'}}"]
+    trained_by("standin_seen", monkeypatch)
     monkeypatch.delenv("PYTHONPATH")
     words = ["sweep.yaml", "--executor", "local", *over(ONE, ["arms=[scratch]", *site])]
-    assert submit.main(words, module="standin_seen") == 0
+    assert submit.main(words) == 0
     seen, source = json.loads((folder("scratch") / "seen.json").read_text()), read_json(folder("scratch") / "job.json")["source"]
     assert (seen["OF_SETUP"], seen["OF_BOTH"], seen["ARGUMENTS"]) == ("two words", "env", "")
     assert seen["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID" and "position" in seen["VITSSL_SWEEP"]  # as the launcher says
@@ -188,9 +184,9 @@ def test_a_site_s_setup_and_variables_reach_a_run_as_they_do_on_a_cluster(local,
 
 def test_where_training_cannot_start_no_other_run_is_begun(local, place: Path, monkeypatch, capfd) -> None:
     Path("standin_broken.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')\n")
-    monkeypatch.setenv("PYTHONPATH", f"{place}")
+    trained_by("standin_broken", monkeypatch, place)
     words = ["sweep.yaml", "--executor", "local", *over(ONE, ["arms=[scratch]", "axes.seed=[0,1,2,3]", "site.max_parallel=1"])]
-    assert submit.main(words, module="standin_broken") == 2
+    assert submit.main(words) == 2
     errors = capfd.readouterr().err
     assert errors.count("Traceback") == 1 and errors.splitlines()[-1].startswith("error: training did not even start, as is said above")
 

@@ -70,8 +70,15 @@ def running(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A job of one node and two ranks, which add when all of them are there, and again after `go`."""
     (folder / "worker.py").write_text(WORKER)
     (folder / "tmp").mkdir()
-    job = {"source": str(folder), "site": dataclasses.asdict(Site()), "gpus_per_node": 2, "cache_dir": None, "binds": []}
-    words = command(folder, job, NodeInfo(), folder / "stop", "worker")
+    job = {
+        "source": str(folder),
+        "site": dataclasses.asdict(Site()),
+        "gpus_per_node": 2,
+        "cache_dir": None,
+        "binds": [],
+        "module": "worker",
+    }
+    words = command(folder, job, NodeInfo(), folder / "stop")
     path = os.pathsep.join(map(str, (folder, ROOT)))
     variables = os.environ | {"PYTHONPATH": path, "TMPDIR": str(folder / "tmp")}
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=variables, start_new_session=True)

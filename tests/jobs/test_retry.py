@@ -11,7 +11,7 @@ import pytest
 
 from jobs import retry, submit
 from tests.conftest import sweep_facts
-from tests.jobs.conftest import EXAMPLE
+from tests.jobs.conftest import EXAMPLE, trained_by
 from vitssl.config import load
 from vitssl.files import read_json, write_json
 
@@ -22,9 +22,9 @@ WORDS = ["axes.data=[plain]", "axes.seed=13", "resources={gpus_per_node: 1, hour
 @pytest.fixture
 def failed(place: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> Path:
     """A sweep of which the pretraining failed, and so its fine-tuning; its file is gone."""
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    trained_by("standin", monkeypatch)
     Path("sweep.yaml").write_text(EXAMPLE)
-    assert submit.main(["sweep.yaml", "--executor", "local", *WORDS], module="standin") == 1
+    assert submit.main(["sweep.yaml", "--executor", "local", *WORDS]) == 1
     Path("sweep.yaml").unlink()
     capfd.readouterr()
     return place / "runs" / "example"
@@ -38,7 +38,7 @@ def test_what_failed_is_tried_again_and_what_waited_for_it(failed: Path, capfd) 
     before = {path: path.read_text() for path in failed.glob("*/run.yaml")}
     facts, resources = (failed / "sweep.json").read_text(), {"nodes": 1, "gpus_per_node": 1, "hours": 3}
     (failed / "lucky").touch()
-    assert retry.main(["runs/example"], module="standin") == 0
+    assert retry.main(["runs/example"]) == 0
     finetune, pretrain = unlucky(failed)
     told = capfd.readouterr().out
     assert f"Trying 2 runs again: {finetune.name} {pretrain.name}\n" in told and "report.html" in told
@@ -46,10 +46,10 @@ def test_what_failed_is_tried_again_and_what_waited_for_it(failed: Path, capfd) 
     assert all(resources.items() <= read_json(folder / "job.json").items() for folder in unlucky(failed))
     assert {path: path.read_text() for path in failed.glob("*/run.yaml")} == before
     assert (failed / "sweep.json").read_text() == facts  # the report is of the whole sweep
-    assert retry.main(["runs/example"], module="standin") == 0
+    assert retry.main(["runs/example"]) == 0
     assert capfd.readouterr().out == f"{failed}: nothing that failed is left to do\n"
     shutil.rmtree(finetune)
-    assert retry.main(["runs/example"], module="standin") == 2
+    assert retry.main(["runs/example"]) == 2
     assert capfd.readouterr().err.endswith(
         "left to do; to continue 1 other run, repeat the command that submitted the sweep (stopped, cancelled or never started)\n"
     )
@@ -59,7 +59,7 @@ def test_in_a_copy_of_the_sweep_what_starts_from_a_run_starts_from_the_copys(fai
     copied = failed.with_name("copied")
     shutil.copytree(failed, copied)
     (copied / "lucky").touch()
-    assert retry.main(["runs/copied"], module="standin") == 0
+    assert retry.main(["runs/copied"]) == 0
     finetune, pretrain = unlucky(copied)
     assert load(finetune).init_from == str(pretrain) and not list(failed.glob("*/done.json"))
 
@@ -68,11 +68,11 @@ def test_what_was_stopped_goes_on_by_name(failed: Path, capfd) -> None:
     (failed / "lucky").touch()
     for folder in unlucky(failed):
         (folder / "error.json").unlink()
-    assert retry.main(["runs/example"], module="standin") == 2
+    assert retry.main(["runs/example"]) == 2
     assert capfd.readouterr().err.endswith(
         "to continue 2 other runs, repeat the command that submitted the sweep (stopped, cancelled or never started)\n"
     )
-    assert retry.main(["runs/example", "chain_short"], module="standin") == 0
+    assert retry.main(["runs/example", "chain_short"]) == 0
 
 
 @pytest.mark.release
@@ -80,9 +80,9 @@ def test_what_is_named_is_tried_with_what_it_starts_from(failed: Path, capfd) ->
     (failed / "lucky").touch()
     finetune, pretrain = unlucky(failed)
     (finetune / "error.json").unlink()
-    assert retry.main(["runs/example", "chain_short-finetune-plain-s13"], module="standin") == 0
+    assert retry.main(["runs/example", "chain_short-finetune-plain-s13"]) == 0
     assert (pretrain / "done.json").exists() and (finetune / "done.json").exists()
-    assert retry.main(["runs/example", "chain_short"], module="standin") == 0
+    assert retry.main(["runs/example", "chain_short"]) == 0
     assert capfd.readouterr().out.endswith("nothing of chain_short is left to do\n")
 
 
@@ -91,7 +91,7 @@ def test_what_was_on_slurm_is_not_trained_here(failed: Path, monkeypatch, capfd)
     monkeypatch.setattr(retry.cluster, "answers", lambda: False)
     for folder in unlucky(failed):
         (folder / "job.json").write_text(json.dumps(read_json(folder / "job.json") | {"executor": "slurm"}))
-    assert retry.main(["runs/example"], module="standin") == 2
+    assert retry.main(["runs/example"]) == 2
     assert "these runs were submitted to SLURM, and no cluster answers here" in capfd.readouterr().err
 
 
@@ -101,6 +101,6 @@ def test_the_greenest_time_is_kept_with_its_reason_while_it_is_to_come(tmp_path:
     start = {"asked": time.time() - 7200, "begin": time.time() + in_s, "at_once": 0.4, "then": 0.1}
     site = {"nice": 5, "additional": {"begin": "2026-11-24T20:00:00", "exclusive": "true"}}
     write_json(tmp_path / "sweep.json", sweep_facts(["a"], site=site, start=start))
-    launch = retry._launch(tmp_path, {"slurm"}, "standin")
+    launch = retry._launch(tmp_path, {"slurm"})
     assert ("begin" in launch.site.additional, launch.start) == (kept, start if kept else None)
     assert launch.site.additional["exclusive"] == "true"

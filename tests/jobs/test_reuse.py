@@ -13,7 +13,7 @@ import pytest
 
 from jobs import local, submit
 from jobs.inputs import reuse
-from tests.jobs.conftest import EXAMPLE, over, write_index
+from tests.jobs.conftest import EXAMPLE, over, trained_by, write_index
 from vitssl import config, report
 from vitssl.files import held, read_json
 
@@ -29,11 +29,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        patch.setenv("PYTHONPATH", str(HERE))
+        trained_by("standin", patch)
         write_index(make_shards(place), PARTS)
         Path("sweep.yaml").write_text(EXAMPLE)
-        assert submit.main(["sweep.yaml", *ONE, "name=other", "--dry-run"], module="standin") == 0  # which keeps what it has counted
-        assert submit.main(["sweep.yaml", *ONE, "arms=[chain_short]"], module="standin") == 0
+        assert submit.main(["sweep.yaml", *ONE, "name=other", "--dry-run"]) == 0  # which keeps what it has counted
+        assert submit.main(["sweep.yaml", *ONE, "arms=[chain_short]"]) == 0
     return place / "runs"
 
 
@@ -48,11 +48,11 @@ def run(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """`run(*arguments)`: submit the example with the stand-in, beside that folder, without its report; gives the exit code."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(local, "report_command", lambda *_: ["true"])
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    trained_by("standin", monkeypatch)
     shutil.copytree(trained, "runs")
     write_index(make_shards(tmp_path), PARTS)
     Path("sweep.yaml").write_text(EXAMPLE)
-    return lambda *arguments: submit.main(["sweep.yaml", *over(ONE, arguments)], module="standin")
+    return lambda *arguments: submit.main(["sweep.yaml", *over(ONE, arguments)])
 
 
 def folders(sweep: str) -> dict[str, Path]:

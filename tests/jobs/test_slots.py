@@ -15,7 +15,7 @@ from jobs import local, slots, submit
 from jobs.folders import Launch
 from jobs.plan import overrides, sweep
 from jobs.plan.cells import resources_of
-from tests.jobs.conftest import EXAMPLE, over
+from tests.jobs.conftest import EXAMPLE, STAND_IN, over, trained_by
 from tests.jobs.test_local import HERE, ONE, ROOT
 from vitssl.config import ConfigError, Site
 from vitssl.costs.emissions import Gpu
@@ -101,14 +101,14 @@ def test_each_slot_has_gpus_of_its_own_and_its_share_of_the_cores(slots_of, boar
 @pytest.fixture
 def submitted(place: Path, monkeypatch: pytest.MonkeyPatch):
     """`submitted(*words)`: run the example here with the stand-in, on two cores; gives the exit code and the cores that runs were given."""
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    trained_by("standin", monkeypatch)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {4, 7})
     Path("sweep.yaml").write_text(EXAMPLE)
     given: list[tuple[int, ...]] = []
     monkeypatch.setattr(local.os, "sched_setaffinity", lambda pid, cores: given.append(cores))
 
     def run(*words: str) -> tuple[int, list[tuple[int, ...]]]:
-        return submit.main(["sweep.yaml", "--executor", "local", *over(SHARED, words)], module="standin"), given
+        return submit.main(["sweep.yaml", "--executor", "local", *over(SHARED, words)]), given
 
     return run
 
@@ -135,7 +135,7 @@ def test_runs_side_by_side_see_a_gpu_each(submitted, boards, monkeypatch, capfd)
 
     def started(*words, **more):
         process = start(*words, **more)
-        shown[process.pid] = words[4]["CUDA_VISIBLE_DEVICES"]
+        shown[process.pid] = words[3]["CUDA_VISIBLE_DEVICES"]
         return process
 
     monkeypatch.setattr(local, "start", started)
@@ -171,9 +171,8 @@ def test_a_folder_that_cannot_be_written_stops_the_others_too(submitted, monkeyp
 def test_one_ctrl_c_stops_all_with_what_they_trained(place: Path) -> None:
     Path("sweep.yaml").write_text(EXAMPLE)
     words = [str(ROOT / "jobs/submit.py"), "sweep.yaml", "--executor", "local", *over(SHARED, ["arms=[scratch]", "axes.seed=[0,1]"])]
-    program = "import sys; sys.argv[0] = sys.argv.pop(1); from jobs import submit; sys.exit(submit.main(module='standin'))"
     environment = os.environ | {"PYTHONPATH": f"{HERE}:{ROOT}"}
-    process = subprocess.Popen([sys.executable, "-c", program, *over(words, ["loop.max_steps=300"])], env=environment)
+    process = subprocess.Popen([sys.executable, "-c", STAND_IN, *over(words, ["loop.max_steps=300"])], env=environment)
     try:
         end = time.monotonic() + 60
         while len(list(Path("runs/example").glob("*/last.pt"))) < 2:

@@ -21,7 +21,7 @@ from jobs.slots import Slot
 from jobs.slurm import launcher
 from jobs.slurm.cluster import Entry
 from tests.conftest import sweep_facts
-from tests.jobs.conftest import EXAMPLE
+from tests.jobs.conftest import EXAMPLE, trained_by
 from vitssl import sweep_folder
 from vitssl.config import Site
 from vitssl.files import write_json
@@ -112,11 +112,11 @@ def test_a_new_run_beside_those_that_are_done_is_told_nothing_of_them(place, mon
 
 
 def test_a_run_gets_the_variable_and_the_pace_grows(place, monkeypatch, capfd) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+    trained_by("standin", monkeypatch)
     Path("sweep.yaml").write_text(EXAMPLE)
     given = []
     start = local.start
-    monkeypatch.setattr(local, "start", lambda *args, **more: given.append(json.loads(args[4]["VITSSL_SWEEP"])) or start(*args, **more))
+    monkeypatch.setattr(local, "start", lambda *args, **more: given.append(json.loads(args[3]["VITSSL_SWEEP"])) or start(*args, **more))
     words = [
         "sweep.yaml",
         "--executor",
@@ -127,7 +127,7 @@ def test_a_run_gets_the_variable_and_the_pace_grows(place, monkeypatch, capfd) -
         "loop.max_steps=2",
         "site.max_parallel=1",
     ]
-    assert submit.main(words, module="standin") == 0
+    assert submit.main(words) == 0
     assert [one["position"] for one in given] == ["[1/3]", "[2/3]", "[3/3]"]
     assert given[0] == {
         "position": "[1/3]",

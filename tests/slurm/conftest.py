@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs import submit
+from jobs import folders, submit
 from jobs.slurm import cluster as queue
 from tests.jobs.conftest import write_index
 from tests.slurm.commands import sh, wait_for
@@ -100,15 +100,15 @@ def place(cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 
 @pytest.fixture
-def standin(place: Path) -> Callable[..., Path]:
+def standin(place: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
     """Submit a sweep of stand-in runs: `standin(*arguments)` gives the sweep's folder."""
-
+    monkeypatch.setattr(folders, "TRAINING", "standin")
     shards = place / "shards" / "digits"
     shards.mkdir(parents=True)
     write_index(shards, [("train", 300), ("test", 10)])
 
     def submit_it(*arguments: str) -> Path:
-        assert submit.main([str(HERE / "standin.yaml"), "--executor", "slurm", *arguments], module="standin") == 0
+        assert submit.main([str(HERE / "standin.yaml"), "--executor", "slurm", *arguments]) == 0
         return place / "runs" / "standin"
 
     return submit_it

@@ -88,7 +88,7 @@ def test_what_failed_is_tried_again_beside_what_is_in_the_queue(standin: Standin
     report = cluster.job_id(sweep)
     (sweep / "lucky").touch()
     capsys.readouterr()
-    assert retry.main([str(sweep)], module="standin") == 0
+    assert retry.main([str(sweep)]) == 0
     assert "0 already done, 4 already in the queue, 2 submitted in 2 arrays" in " ".join(capsys.readouterr().out.split())
     assert cluster.job_id(sweep) != report and report not in cluster.jobs([cluster.me()])  # there is one report, of all of them
     wait_for(lambda: held(pretrain))
@@ -117,5 +117,5 @@ def test_a_run_that_is_killed_again_and_again_says_what_ended_it(standin: Standi
         state().error or "",
     )
     hold.unlink()
-    assert retry.main([str(folder.parent)], module="standin") == 0
+    assert retry.main([str(folder.parent)]) == 0
     wait_for(lambda: is_done(folder))

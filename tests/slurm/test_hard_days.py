@@ -120,7 +120,7 @@ def test_what_another_person_has_in_the_queue_is_neither_submitted_nor_cancelled
     write_json(folder / "slurm.json", {"job_id": job, "user": "nobody"})
     capsys.readouterr()
     for executor in ("slurm", "local"):
-        assert submit.main([SWEEP, "--executor", executor, "arms=[chain]"], module="standin") == 2
+        assert submit.main([SWEEP, "--executor", executor, "arms=[chain]"]) == 2
         assert capsys.readouterr().err.startswith(f"error: {folder.name} is in SLURM's queue for nobody (job {job}); ")
     assert state_of(folder).state == "held"
     cancel.cancel(folder.parent)
@@ -132,7 +132,7 @@ def test_what_another_person_has_in_the_queue_is_neither_submitted_nor_cancelled
 def test_a_controller_that_is_silent_is_no_reason_to_train_here(place: Path, silent_controller: None, capsys) -> None:
     (place / "shards" / "digits").mkdir(parents=True)
     write_index(place / "shards" / "digits", [("train", 300), ("test", 10)])
-    assert submit.main([SWEEP, "arms=[direct]"], module="standin") == 2
+    assert submit.main([SWEEP, "arms=[direct]"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: SLURM is set up on this machine, but no SLURM cluster answers here; ")
     assert error.endswith("train here with --executor local\n") and error.count("\n") == 1
@@ -150,7 +150,7 @@ def silent_controller(cluster: None) -> Iterator[None]:
 
 def test_waiting_ends_where_only_held_jobs_are_left(standin: Standin, hold: Path) -> None:
     with ThreadPoolExecutor() as thread:
-        waiting = thread.submit(submit.main, [SWEEP, "--executor", "slurm", "arms=[chain]", "--wait"], module="standin")
+        waiting = thread.submit(submit.main, [SWEEP, "--executor", "slurm", "arms=[chain]", "--wait"])
         wait_for(lambda: any(held(path.parent) for path in hold.parent.glob("chain-pretrain-*/last.pt")))
         sh("scontrol", "requeuehold", cluster.job_id(run_folder(hold.parent, "chain-pretrain")))
         assert waiting.result(timeout=60) == 1
@@ -159,7 +159,7 @@ def test_waiting_ends_where_only_held_jobs_are_left(standin: Standin, hold: Path
 def test_a_report_that_cannot_run_is_made_by_who_waits(standin: Standin, hold: Path, capsys) -> None:
     words = [SWEEP, "--executor", "slurm", "arms=[direct]", "site.report={begin: now+1hour, time: 3}", "--wait"]
     with ThreadPoolExecutor() as thread:
-        waiting = thread.submit(submit.main, words, module="standin")
+        waiting = thread.submit(submit.main, words)
         wait_for(lambda: any(held(path.parent) for path in hold.parent.glob("direct-*/last.pt")))
         status.show(hold.parent, Console(width=200))
         job = cluster.job_id(hold.parent)

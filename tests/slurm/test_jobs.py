@@ -84,7 +84,7 @@ def test_runs_and_report_are_inside_the_sites_container_and_see_what_they_need(s
 
 def test_what_slurm_refuses_leaves_nothing_queued(standin: Standin, capsys) -> None:
     words = [str(Path(__file__).with_name("standin.yaml")), "--executor", "slurm", "arms=[direct,too_large]", "loop.max_steps=5"]
-    assert submit.main(words, module="standin") == 2
+    assert submit.main(words) == 2
     assert "standin.yaml: resources.mem_gb: 100000 (too_large train) is more than the 500 that " in capsys.readouterr().err
     assert not sh("squeue", "-h", "--me")
     # and the arm that can run is not taken for queued
@@ -99,8 +99,8 @@ def test_a_second_submission_has_the_only_report_and_keeps_off_while_one_is_unde
     assert sh("squeue", "-h", "--me", "-o", "%j").split("\n").count("standin-report") == 1
     words = [str(Path(__file__).with_name("standin.yaml")), "arms=[direct]"]
     with folders.locked(sweep):
-        assert submit.main([*words, "--executor", "slurm"], module="standin") == 2
-    assert submit.main([*words, "--executor", "local"], module="standin") == 2
+        assert submit.main([*words, "--executor", "slurm"]) == 2
+    assert submit.main([*words, "--executor", "local"]) == 2
     shown = capsys.readouterr().err
     assert "is being submitted by another process" in shown and "SLURM's queue holds 1 run of" in shown
 

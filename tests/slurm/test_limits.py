@@ -38,7 +38,7 @@ def refusal(capsys, *words: str) -> str:
     """What a submission, and its dry run, say in one line; nothing is queued."""
     said = []
     for more in ((), ("--dry-run",)):
-        assert submit.main([SWEEP, "--executor", "slurm", "arms=[direct]", *words, *more], module="standin") == 2
+        assert submit.main([SWEEP, "--executor", "slurm", "arms=[direct]", *words, *more]) == 2
         said.append(capsys.readouterr().err.splitlines()[-1].removeprefix("error: "))
     assert said[0] == said[1] and not sh("squeue", "-h", "--me")
     return said[0]
@@ -67,7 +67,7 @@ def test_what_could_not_run_is_refused_before_anything_is_queued(standin, words,
 
 def test_a_container_that_is_not_there_is_refused(standin, capsys) -> None:
     words = [SWEEP, "--executor", "slurm", "arms=[direct]", SHORT, "site.image=/nowhere/vitssl.sif"]
-    assert submit.main(words, module="standin") == 2
+    assert submit.main(words) == 2
     assert capsys.readouterr().err.startswith("error: command line: site.image: there is no /nowhere/vitssl.sif here; build it")
 
 
@@ -107,7 +107,7 @@ def test_limits_of_the_user_are_known(standin, at_most: None, capsys) -> None:
     assert said.startswith("command line: resources.hours: 0.05 (direct train) is more than the 0.03333 of the MaxWall of account root; ")
     for _ in range(2):
         sh("sbatch", "--hold", "--time=1", "--output=/dev/null", "--wrap", "true")
-    assert submit.main([SWEEP, "--executor", "slurm", "arms=[direct]", "resources.hours=0.03"], module="standin") == 2
+    assert submit.main([SWEEP, "--executor", "slurm", "arms=[direct]", "resources.hours=0.03"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: SLURM can take no more jobs now: 2 of 2 jobs in use (MaxSubmitJobs of root in account root); ")
 
@@ -134,7 +134,7 @@ def test_a_disk_without_place_is_told_in_time(standin, place: Path, options, sai
     sh("mount", "-t", "tmpfs", "-o", options, "tmpfs", str(disk))
     try:
         words = [SWEEP, "--executor", "slurm", "arms=[direct]", "axes.seed=[0,1]", SHORT, "--runs", str(disk), "--dry-run"]
-        assert submit.main(words, module="standin") == 2
+        assert submit.main(words) == 2
         assert said in (error := capsys.readouterr().err) and f"{disk}; make room there, or name a folder elsewhere: --runs" in error
     finally:
         subprocess.run(["umount", str(disk)], check=True)
@@ -176,7 +176,7 @@ def test_what_is_cancelled_is_not_queued_later_and_what_is_retried_keeps_the_res
     wait_for(lambda: not slurm.queued([first]))
     # there is room for one job, which has to queue the rest from now on, once SLURM has forgotten the one that was cancelled
     wait_for(lambda: limits.room(Site()).room > 0)
-    assert retry.main([str(sweep), "direct-s20"], module="standin") == 0
+    assert retry.main([str(sweep), "direct-s20"]) == 0
     assert slurm.left(sweep) > 0 and slurm.job_id(sweep) != rest
     hold.unlink()
     wait_for(lambda: (sweep / "report" / "report.html").exists(), timeout_s=300)

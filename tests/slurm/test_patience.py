@@ -31,7 +31,7 @@ def test_a_job_that_cannot_get_on_is_held_with_a_reason_and_goes_on_when_that_is
         capsys.readouterr()
         words = [SWEEP, "--executor", "slurm", "arms=[chain]"]
     hold.unlink()
-    assert submit.main([*words, "--wait"], module="standin") == 0
+    assert submit.main([*words, "--wait"]) == 0
     assert "2 already in the queue, of which 1 held: released, 0 submitted" in " ".join(capsys.readouterr().out.split())
     assert starts(folder) == [0, HELD_AT] and is_done(run_folder(folder.parent, "chain-finetune"))
 

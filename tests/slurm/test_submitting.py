@@ -55,7 +55,7 @@ def test_what_was_queued_although_sbatch_failed_is_queued_once(standin, hold: Pa
 def test_an_sbatch_that_hangs_is_given_up_and_what_was_queued_is_taken_back(standin, hold: Path, sbatch, monkeypatch, capsys) -> None:
     monkeypatch.setattr(cluster, "ANSWER_S", 2)
     sbatch("[ $n = 1 ] || exec sleep 100")
-    assert submit.main([SWEEP, "--executor", "slurm", "arms=[chain]"], module="standin") == 2
+    assert submit.main([SWEEP, "--executor", "slurm", "arms=[chain]"]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
     assert error.startswith("error: sbatch did not answer in 2 s; gave up after ")
     assert error.endswith("; nothing from this submission remains queued")
@@ -83,7 +83,7 @@ def test_500_runs_are_checked_and_submitted_in_seconds(standin) -> None:
 @pytest.fixture
 def submitting(standin, hold: Path) -> Iterator[Callable[..., subprocess.Popen]]:
     """`submitting(*words)`: a submission in a process group of its own, which Ctrl-C can be sent to."""
-    program = "import sys; from jobs import submit; sys.exit(submit.main(sys.argv[1:], module='standin'))"
+    program = "import sys; from jobs import folders, submit; folders.TRAINING = 'standin'; sys.exit(submit.main(sys.argv[1:]))"
     path = os.pathsep.join([os.environ["PYTHONPATH"], str(Path(__file__).parents[2])])
     started = []
 
