@@ -24,7 +24,7 @@ from rich.console import Console
 from jobs import folders, local, site_profile
 from jobs.display import show
 from jobs.inputs import prepare, reuse, weights
-from jobs.plan import equalize, graph, notes, overrides, predict, shards, smoke, sweep, sweep_files
+from jobs.plan import equalize, existing, graph, notes, overrides, predict, shards, smoke, sweep, sweep_files
 from jobs.plan.cells import cells
 from jobs.plan.overrides import CLI
 from jobs.slurm import cluster, greenest
@@ -117,7 +117,8 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
     linked = graph.link(spec, planned, launch.sweep, shards.fingerprint)
     folders.check_trained(linked.jobs)
     _reuse(linked, launch, options.reuse, console)
-    for line in [] if options.smoke else notes.notes(spec, planned, site):
+    earlier = existing.superseded(linked.jobs, launch.sweep)
+    for line in [] if options.smoke else [*notes.notes(spec, planned, site), *filter(None, [earlier])]:
         note(line)
     if options.dry_run:
         with placed(spec, site_profile.file_of(named)):

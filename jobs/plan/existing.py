@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from vitssl.config import SCHEMA, ConfigError, assign, checkpoints, identity, load
+from vitssl.config import SCHEMA, ConfigError, Run, assign, checkpoints, dotted, identifying, identity, load
+from vitssl.config.methods import flow
 from vitssl.files import hash_file, read_json
 from vitssl.run_folder import is_trained
-from vitssl.words import note
+from vitssl.words import counted, few, note
+
+if TYPE_CHECKING:
+    from jobs.plan.graph import Job
 
 
 def run_folders(sweep: Path) -> dict[str, Path]:
@@ -41,3 +50,39 @@ def content_of(path: Path) -> str:
     if path.is_dir():
         return f"run:{identity_of(path)}"
     return f"file:{hash_file(path)}"
+
+
+# ---------------------------------------------------------------------------------------------------------- superseded
+
+
+def superseded(jobs: Iterable[Job], sweep: Path) -> str | None:
+    """What to say where runs of an earlier submission are trained, and others of their arms, stages and axes are now to be."""
+    places = {_place(job.arm, job.stage, job.axes): job for job in jobs}
+    kept = {job.folder for job in places.values()}
+    left, changed = 0, dict[tuple[str, str], list[str]]()
+    for folder in sorted(path.parent for path in sweep.glob("*/job.json") if path.parent not in kept and is_trained(path.parent)):
+        with suppress(ConfigError):  # damaged, and not needed
+            record = read_json(folder / "job.json")
+            job = places.get(_place(record.get("arm"), record.get("stage"), record.get("axes")))
+            if job is not None and not job.is_trained:
+                left += 1
+                if (job.arm, job.stage) not in changed:  # a run.yaml takes long to read
+                    changed[job.arm, job.stage] = _changed(load(folder), job.run)
+    fields = list(dict.fromkeys(line for lines in changed.values() for line in lines))
+    if not fields:
+        return None
+    differ = "differs" if left == 1 else "differ"
+    return f"{counted(left, 'trained run')} of {sweep.name} {differ} from these in {few(fields)}: kept, but not in the report"
+
+
+def _place(arm: str | None, stage: str | None, axes: dict | None) -> str:
+    return json.dumps([arm, stage, axes], sort_keys=True)
+
+
+def _changed(before: Run, now: Run) -> list[str]:
+    """The fields that tell two Runs apart, but for what they start from, each with its values."""
+    first, second = (dotted(identifying(run)) for run in (before, now))
+    values = [dotted(dataclasses.asdict(run)) for run in (before, now)]
+    names = [name for name in {**second, **first} if first.get(name) != second.get(name) and name not in checkpoints(now)]
+    shown = {name: [flow(of.get(name)) for of in values] for name in names}
+    return ["the images" if name == "data.sha256" else f"{name} ({old}, now {new})" for name, (old, new) in shown.items()]

@@ -261,3 +261,17 @@ def test_the_report_says_whose_energy_it_counts_too(run) -> None:
         "2 of these runs were trained for the sweep example, whose report counts them too."
         in Path("runs/other/report/report.html").read_text()
     )
+
+
+def test_what_an_earlier_submission_of_this_sweep_trained_otherwise_is_said_to_be_left_out(run, capfd) -> None:
+    assert run("arms=[chain_short]", "--dry-run") == 0
+    assert "trained run" not in capfd.readouterr().err
+    assert run("arms=[chain_short]", "loop.max_steps=3", "finetune.optim.lr=0.125", "--dry-run") == 0
+    left = "2 trained runs of example differ from these in optim.lr (0.001, now 0.125) and loop.max_steps (2, now 3): kept, but not in "
+    assert left in capfd.readouterr().err
+    assert run("arms=[chain_short]", "loop.max_steps=3", "axes.seed=[1]", "--dry-run") == 0
+    assert "trained run" not in capfd.readouterr().err  # of another seed: nothing takes its place
+    for damaged in Path("runs/example").glob("*/run.yaml"):
+        damaged.write_text("{")
+    assert run("arms=[chain_short]", "loop.max_steps=3", "--dry-run") == 0
+    assert "trained run" not in capfd.readouterr().err

@@ -23,7 +23,7 @@ from vitssl.config.color import Blur, ColorOp, ColorStep, Gray, Jitter, Solarize
 from vitssl.config.data import Data, Subset, View, Views, statistics, view_px
 from vitssl.config.fields import checkpoint_fields
 from vitssl.config.fits import check_fits
-from vitssl.config.identity import SCHEMA, identity
+from vitssl.config.identity import SCHEMA, identifying, identity
 from vitssl.config.masked_tokens import MaskedTokens
 from vitssl.config.merging import dotted, fill, load, merge, nested, save, save_fields
 from vitssl.config.objectives import ObjectiveConfig, Objectives, active

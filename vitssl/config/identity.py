@@ -22,13 +22,18 @@ SCHEMA = 2  # to be raised when a default changes, as what differs from the defa
 
 def identity(run: Run) -> str:
     """Hash (12 hex digits) of the fields that define the result; those that have no effect in this Run do not."""
-    left_out = {*inactive_fields(run), *(() if _interpolates(run) else ("backbone.interpolate_antialias",))}
-    left_out |= {f"objectives.{name}.{field}" for name, objective in active(run.objectives).items() for field in objective.written_out()}
-    left_out |= set() if reads_labels(run) else {"data.labels"}
-    content = {"schema": SCHEMA, "run": _differing(run, Run(), left_out)}
+    content = {"schema": SCHEMA, "run": identifying(run)}
     if run.backbone.batch_norm == "per_gpu" and run.loop.micro_batch_size is not None:
         content["micro_batch_size"] = run.loop.micro_batch_size  # the images of a batch norm
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def identifying(run: Run) -> dict[str, Any]:
+    """The fields that define the result of a Run and are not the defaults, nested."""
+    left_out = {*inactive_fields(run), *(() if _interpolates(run) else ("backbone.interpolate_antialias",))}
+    left_out |= {f"objectives.{name}.{field}" for name, objective in active(run.objectives).items() for field in objective.written_out()}
+    left_out |= set() if reads_labels(run) else {"data.labels"}
+    return _differing(run, Run(), left_out)
 
 
 def _differing(part: Any, default: Any, left_out: Collection[str] = (), prefix: str = "") -> dict[str, Any]:
