@@ -187,8 +187,8 @@ def test_epochs_have_whole_ticks_and_the_axis_ends_where_the_curves_do(sweep):
     laid_out = lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0, 1]}, columns=None, stages=short)))
     axis = plots.draw(laid_out)["learning_curves"][1].axes[0]
     low, high = axis.get_xlim()
-    assert [tick for tick in axis.get_xticks() if low <= tick <= high] == [1, 2, 3]
-    assert (low, high) == pytest.approx((0.96, 3.04))
+    assert [tick for tick in axis.get_xticks() if low <= tick <= high] == [0, 1, 2, 3]
+    assert (low, high) == pytest.approx((0, 3.04))
 
 
 def test_a_single_evaluation_is_a_dot(sweep):
@@ -201,6 +201,8 @@ def test_a_single_evaluation_is_a_dot(sweep):
     (dot,) = figure.axes[0].containers
     assert dot.lines[0].get_marker() == "o" and dot.lines[0].get_xdata().tolist() == [100]
     assert dot.has_yerr
+    low, high = figure.axes[0].get_xlim()  # of a single epoch, too, from which no curve has a width
+    assert low == 0 and all(tick % 1 == 0 for tick in figure.axes[0].get_xticks() if low <= tick <= high)
 
 
 def test_what_was_trained_alone_has_no_panel_for_accuracy(sweep):

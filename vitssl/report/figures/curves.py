@@ -86,6 +86,8 @@ def _draw(grid: Grid, unit: str, places: Places, words: str = "") -> Plot | None
         axis.set(title=grid.name(column), xlabel=f"{unit}, over all stages", ylabel=name)
         if unit == "epoch":
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for axis in axes:
+        axis.set_xlim(left=0)  # the end is that of all curves of a column
     add_legend(figure, grid, rows, "-")
     left_out = f" Only the first {len(columns)} columns." if len(columns) < len(grid.columns) else ""
     return (
