@@ -150,9 +150,30 @@ def test_slices_are_part_of_it_where_batch_norms_take_their_statistics():
     def of(**fields) -> str:
         return config.identity(make({"objectives.classify.pool": "mean", "backbone.name": "resnet50"}, fields))
 
-    assert of() == of(**{"loop.micro_batch_size": 16})
+    few = {"loop.micro_batch_size": 16}
     per_gpu = {"backbone.batch_norm": "per_gpu"}
-    assert len({of(), of(**per_gpu), of(**per_gpu, **{"loop.micro_batch_size": 16})}) == 3
+    assert len({of(), of(**few), of(**per_gpu), of(**per_gpu, **few)}) == 4
+    assert of(**{"loop.micro_batch_size": 1024}) == of()  # a batch has no more images
+    probe = {"backbone.frozen": True, "init_from": "x"}
+    assert of(**probe, **few) == of(**probe)  # a frozen one's are those that it came with
+
+
+@pytest.mark.parametrize(
+    ("fields", "counts"),
+    [
+        ({"objectives.classify": {}}, False),
+        ({"objectives.mae": {}}, False),
+        ({"objectives.classify": {"norm": "batch"}}, True),
+        ({"objectives.classify": {"extra_heads": [{"norm": "batch"}]}}, True),
+        ({"objectives.lut": {}, "data.views.second": {}}, True),
+        ({"objectives.lut": {"batch_norm": False}, "data.views.second": {}}, False),
+        ({"objectives.dino": {"batch_norm": True, "local": None}, "data.views.second": {}}, True),
+        ({"objectives.dino": {"local": None}, "data.views.second": {}}, False),
+    ],
+)
+def test_slices_count_where_an_objectives_head_has_batch_norms(fields, counts):
+    sliced = make(fields, {"loop.micro_batch_size": 16})
+    assert (config.identity(sliced) != config.identity(make(fields))) == counts
 
 
 def test_steps_of_a_views_colour_count_by_their_content():

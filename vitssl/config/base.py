@@ -67,7 +67,7 @@ def did_you_mean(names: Sequence[str]) -> str:
 
 
 def runtime_field(default: Any) -> Any:
-    """A field that does not change the result (paths, workers, logging): it stays out of the Run's identity."""
+    """A field that is not to change the result (paths, workers, logging): it stays out of the Run's identity."""
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata={"identity": False})
     return field(default=default, metadata={"identity": False})

@@ -12,7 +12,7 @@ import json
 from collections.abc import Collection
 from typing import Any
 
-from vitssl.config.backbones import module
+from vitssl.config.backbones import family, module
 from vitssl.config.data import view_px
 from vitssl.config.objectives import active
 from vitssl.config.run import Run, active_views, inactive_fields, reads_labels
@@ -23,8 +23,8 @@ SCHEMA = 2  # to be raised when a default changes, as what differs from the defa
 def identity(run: Run) -> str:
     """Hash (12 hex digits) of the fields that define the result; those that have no effect in this Run do not."""
     content = {"schema": SCHEMA, "run": identifying(run)}
-    if run.backbone.batch_norm == "per_gpu" and run.loop.micro_batch_size is not None:
-        content["micro_batch_size"] = run.loop.micro_batch_size  # the images of a batch norm
+    if (images := run.loop.micro_batch_size) is not None and images < run.optim.batch_size and _has_batch_norm(run):
+        content["micro_batch_size"] = images  # statistics are those of a forward pass
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -52,6 +52,12 @@ def _differing(part: Any, default: Any, left_out: Collection[str] = (), prefix: 
         else:
             differing[f.name] = value
     return differing
+
+
+def _has_batch_norm(run: Run) -> bool:
+    """May a batch norm be trained? Of timm's networks it is not known here, so the answer is yes although some have none."""
+    of_backbone = "batch_norm" in family(run.backbone).reads.split() and not run.backbone.frozen
+    return of_backbone or any(objective.has_batch_norm() for objective in active(run.objectives).values())
 
 
 def _interpolates(run: Run) -> bool:

@@ -51,6 +51,10 @@ class ObjectiveConfig:
         """Does it read what comes out of the backbone's final norm? Where nothing does, the last layers would stay untrained."""
         return True
 
+    def has_batch_norm(self) -> bool:
+        """Has its module a batch norm, which is trained by the images of a forward pass?"""
+        return False
+
     def inactive_fields(self) -> dict[str, str]:
         """{field that has no effect, given the others: the value of another field that it belongs to}."""
         return {}

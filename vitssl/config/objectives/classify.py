@@ -68,6 +68,9 @@ class ClassifyConfig(HeadConfig, ObjectiveConfig):
     def requires(self) -> set[str]:
         return super().requires().union(*(head.requires() for head in self.extra_heads))
 
+    def has_batch_norm(self) -> bool:
+        return any(head.norm == "batch" for head in (self, *self.extra_heads))
+
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from ObjectiveConfig.problems(self, name, run)
         yield from outside("[0, 1)", self, name, "label_smoothing", share=True)

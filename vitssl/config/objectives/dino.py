@@ -43,6 +43,9 @@ class DinoConfig(ObjectiveConfig):
     def views(self) -> list[str]:
         return [self.view, self.second, *([self.local] if self.local else [])]
 
+    def has_batch_norm(self) -> bool:
+        return self.batch_norm
+
     def inactive_fields(self) -> dict[str, str]:
         return {} if self.batch_norm else {"teacher_batch_norm": "batch_norm: true"}
 

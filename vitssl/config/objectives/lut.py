@@ -47,6 +47,9 @@ class LutConfig(ReconstructionConfig):
     def views(self) -> list[str]:
         return [self.view, self.second]
 
+    def has_batch_norm(self) -> bool:
+        return self.batch_norm
+
     def inactive_fields(self) -> dict[str, str]:
         inactive = super().inactive_fields()
         if not self.reconstruction_weight:
