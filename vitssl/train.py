@@ -89,6 +89,9 @@ def fit(train_state: TrainState, ddp_model: nn.Module, steps: Iterator[Iterator[
         saved_step = -1  # what comes of it is not in the checkpoint
         with meter.paused():
             evaluate.in_training(train_state, log, train_state.evals_due())
+        if train_state.is_best:
+            save(train_state)
+            saved_step = progress.step
     for micro_batches in steps:
         train_state.saver.check()
         period_over = dist.is_main() and time.time() - saved_at > 60 * run.loop.checkpoint_minutes
@@ -117,7 +120,7 @@ def fit(train_state: TrainState, ddp_model: nn.Module, steps: Iterator[Iterator[
                     saved_at = time.time()
                 evaluate.in_training(train_state, log, due)
         progress.time_s = time.time() - started
-        if train_state.epoch_kept and progress.step < train_state.total_steps:
+        if (train_state.epoch_kept or train_state.is_best) and progress.step < train_state.total_steps:
             _settle(train_state, meter, log)
             save(train_state)
             saved_at, saved_step = time.time(), progress.step

@@ -21,6 +21,7 @@ from vitssl import config, train
 from vitssl.config import ConfigError
 from vitssl.config.evals import ClassificationConfig
 from vitssl.files import read_events
+from vitssl.training import evaluate
 from vitssl.training.evaluate import evaluate_folder
 from vitssl.views import pipeline
 
@@ -45,7 +46,10 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def same(a: Path, b: Path) -> bool:
-    left, right = weights(a), weights(b)
+    return same_state(weights(a), weights(b))
+
+
+def same_state(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
 
 
@@ -399,6 +403,42 @@ def test_validation_selects_and_the_average_is_evaluated(folder):
     assert done["test_ema"]["count"] == 450
     assert (run / "best.pt").exists()
     assert evaluate_folder(run, ClassificationConfig(weights="ema")) == done["test_ema"] != done["test"]
+
+
+class Killed(BaseException):
+    """Nothing of the loop runs any more."""
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_best_weights_are_those_of_the_best_evaluation_after_a_kill_too(folder, monkeypatch, lost):
+    run = folder("run", CLASSIFY, {"data.val_fraction": 0.2, "loop": {"epochs": 4}, "optim.lr": 3e-3})
+    step, evaluated = train.train_step, evaluate.in_training
+
+    def killed(train_state, *rest):
+        if train_state.epochs_done == 2 and not train_state.evals_due():
+            train_state.saver.wait()
+            raise Killed
+        return step(train_state, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "train_step", killed)
+        with pytest.raises(Killed):
+            train.main([str(run)])
+    last, best = (torch.load(run / name, weights_only=True) for name in ("last.pt", "best.pt"))
+    assert int(last["progress"]["best_val"]["epoch"]) == 2 and same_state(last["model"], best["model"]) and best.keys() == {"model", "data"}
+    if lost:  # killed between the two
+        (run / "best.pt").unlink()
+
+    def worse(train_state, *rest):  # as a GPU may compute another time, and what is better came in an evaluation that was lost
+        evaluated(train_state, *rest)
+        if train_state.is_best:
+            train_state.progress.best_val, train_state.progress.selected = last["progress"]["best_val"], last["progress"]["selected"]
+
+    monkeypatch.setattr(evaluate, "in_training", worse)
+    assert train.main([str(run)]) == 0
+    assert same_state(torch.load(run / "best.pt", weights_only=True)["model"], best["model"])
+    selected = json.loads((run / "done.json").read_text())["selected"]
+    assert evaluate_folder(run, ClassificationConfig(), "best.pt").items() >= {k: v for k, v in selected.items() if k != "epoch"}.items()
 
 
 def test_a_run_without_averaged_weights_says_so(folder):

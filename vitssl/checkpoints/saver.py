@@ -15,7 +15,7 @@ from vitssl import dist
 from vitssl.atomic import replacing
 from vitssl.checkpoints import run_checkpoint, tensor_files
 from vitssl.config import ConfigError
-from vitssl.run_folder import LAST
+from vitssl.run_folder import BEST, LAST
 
 PREVIOUS = "previous.pt"  # what last.pt was before; gone when the run is done
 DAMAGED = "damaged.pt"  # a last.pt that could not be read
@@ -51,17 +51,23 @@ class Saver:
             reason = f"no space for its checkpoints, which need {needed / 1e6:,.3g} MB, and {free / 1e6:,.3g} MB are free"
             raise ConfigError(f"{reason}; make room there, or name a folder elsewhere: --runs", place=str(self._folder))
 
-    def save(self, content: dict[str, Any], *names: str) -> None:
-        """Begin to write ``last.pt`` and files of further names, when the ones before are written."""
+    def save(self, content: dict[str, Any], *names: str, best: bool = False) -> None:
+        """Begin to write ``last.pt``, files of further names, and ``best.pt`` if it is that, when the ones before are written."""
         self.wait()
-        self._writing = self._thread.submit(self._write, time.monotonic(), copied(content), names)
+        self._writing = self._thread.submit(self._write, time.monotonic(), copied(content), names, best)
 
-    def _write(self, began: float, content: dict[str, Any], names: tuple[str, ...]) -> None:
+    def _write(self, began: float, content: dict[str, Any], names: tuple[str, ...], best: bool) -> None:
         tensor_files.save(self._folder / LAST, content, former=self._folder / PREVIOUS)
         for name in names:
             with replacing(self._folder / name) as temporary:
                 _same(self._folder / LAST, temporary)
+        if best:
+            self.write_best(content)
         self.slowest_s = max(self.slowest_s, time.monotonic() - began)
+
+    def write_best(self, content: dict[str, Any]) -> None:
+        """The weights alone. After ``last.pt``, as training goes on from that, and must not have lost what is the best by its record."""
+        tensor_files.save(self._folder / BEST, {name: content[name] for name in ("model", "data")})
 
     def check(self) -> None:
         """Whether what was begun has failed by now; raises as `wait`."""

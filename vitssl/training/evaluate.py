@@ -8,11 +8,10 @@ import numpy as np
 
 from vitssl import config, dist, evaluators
 from vitssl.atomic import replacing
-from vitssl.checkpoints import tensor_files
 from vitssl.config import ConfigError
 from vitssl.config.evals import FIRST, EvalConfig, evals_of, metric_of
 from vitssl.files import read_json, write_json
-from vitssl.run_folder import BEST, DONE, EVALS, LAST, to_evaluate
+from vitssl.run_folder import DONE, EVALS, LAST, to_evaluate
 from vitssl.trained import load
 from vitssl.training.log import Log
 from vitssl.training.stopping import StopRequest
@@ -48,8 +47,6 @@ def _remember_best(train_state: TrainState, metrics: dict[str, dict[str, float]]
         progress.best_test = metrics["test"] | here
     if "val" in metrics and metrics["val"]["top1"] > progress.best_val.get("top1", -1.0):
         progress.best_val, progress.selected = metrics["val"] | here, metrics["test"] | here
-        if dist.is_main():
-            tensor_files.save(train_state.folder / BEST, {"model": train_state.model.state_dict(), "data": train_state.data_facts})
 
 
 def write_results(

@@ -96,6 +96,11 @@ class TrainState:
         """Did the newest step end an epoch whose checkpoint stays (``loop.keep_every``)?"""
         return self._ended(self.run.loop.keep_every)
 
+    @property
+    def is_best(self) -> bool:
+        """Did its evaluation make this the best state on the held-out split?"""
+        return not self.progress.to_evaluate and self.progress.best_val.get("epoch") == self.epoch
+
     def _ended(self, every: int) -> bool:
         """Did the newest step train on the last image of so many epochs, or of a multiple? It may end several at once; 0 is never."""
         return every > 0 and self.epochs_done // every > self._epochs_at(self.progress.step - 1) // every
@@ -213,6 +218,8 @@ def _restore(train_state: TrainState, saved: dict[str, Any]) -> None:
     if train_state.ema is not None:
         train_state.ema.load(run_checkpoint.fitted(train_state.model, saved["ema"], last))
     train_state.progress = Progress(**saved["progress"])
+    if train_state.is_best and dist.is_main():  # it may have been killed before this was written
+        train_state.saver.write_best(saved | {"data": train_state.data_facts})
 
 
 def _identity(run: Run) -> str:
@@ -234,7 +241,8 @@ def save(train_state: TrainState) -> None:
         "schema": config.SCHEMA,
         "data": train_state.data_facts,
     }
-    train_state.saver.save(content, *([f"epoch-{train_state.epochs_done:04d}.pt"] if train_state.epoch_kept else []))
+    kept = [f"epoch-{train_state.epochs_done:04d}.pt"] if train_state.epoch_kept else []
+    train_state.saver.save(content, *kept, best=train_state.is_best)
 
 
 def forward_backward(train_state: TrainState, batch: Batch, step: int) -> passes.Losses:
