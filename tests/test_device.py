@@ -164,3 +164,13 @@ def test_cuda_graphs_are_for_steps_of_one_forward_pass_of_one_gpu(make_run, monk
     run = make_run({"objectives.classify": {}}, fields)
     scaler = optim.loss_scaler(device, "fp32")
     assert isinstance(passes.make(nn.Identity(), run, device, scaler, []), passes.RecordedPass) == expected
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "dtype"),
+    [("cpu", "fp32", None), ("cpu", "bf16", torch.bfloat16), ("cpu", "fp16", None)],
+)
+def test_passes_without_gradients_are_in_the_runs_precision_but_for_fp16_on_a_cpu(device, precision, dtype):
+    """There fp16 takes four times as long as fp32."""
+    context = dist.inference_autocast(torch.device(device), precision)
+    assert (context.fast_dtype if context._enabled else None) == dtype

@@ -117,10 +117,9 @@ class Trained:
             return self.model.predict(Batch.of_images(seen_BCSS)).float().softmax(-1).cpu()
 
     def _numerics(self) -> torch.autocast:
-        """The precision of the run's training and evaluation; but fp16 takes a CPU four times as long as fp32."""
-        precision = self.run.loop.precision
-        dist.set_precision(precision)
-        return dist.autocast(self.device, "fp32" if precision == "fp16" and self.device.type == "cpu" else precision)
+        """The precision of the run's evaluation."""
+        dist.set_precision(self.run.loop.precision)
+        return dist.inference_autocast(self.device, self.run.loop.precision)
 
     def check_predicts(self) -> None:
         """Refuse what has no classifier.

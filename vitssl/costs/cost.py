@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 from typing import Any
 
 import numpy as np
@@ -58,11 +56,15 @@ def measure(run: Run, num_classes: int) -> dict[str, Any]:
 
 def measure_all(runs: list[Run], num_classes: list[int]) -> list[dict[str, Any]]:
     """`measure` of several Runs, on all cores that this process may use."""
-    workers = min(len(runs), pool.cpu_count())
-    if workers <= 1:
-        return list(map(measure, runs, num_classes))
-    with ProcessPoolExecutor(workers, get_context("fork"), initializer=pool.quiet_worker) as workers_pool:
-        return list(workers_pool.map(measure, runs, num_classes))
+    found: dict[int, dict[str, Any]] = {}
+    tasks = list(enumerate(zip(runs, num_classes, strict=True)))
+    pool.run(_measure_one, tasks, workers=pool.processes(None, tasks), advance=lambda result: found.update([result]))
+    return [found[i] for i in range(len(runs))]
+
+
+def _measure_one(task: tuple[int, tuple[Run, int]]) -> tuple[int, dict[str, Any]]:
+    number, (run, num_classes) = task
+    return number, measure(run, num_classes)
 
 
 def _predict(network: model.Model, batch: Batch) -> Tensor:
@@ -138,7 +140,7 @@ def _throughput(network: model.Model, run: Run, device: torch.device, batch_size
     network.eval()
     for _ in range(repeats + 2):
         started = time.perf_counter()
-        with dist.autocast(device, run.loop.precision):
+        with dist.inference_autocast(device, run.loop.precision):
             _predict(network, batch)
         if device.type == "cuda":
             torch.cuda.synchronize(device)

@@ -141,7 +141,7 @@ class Subject:
         features_BD, labels_B = [torch.empty(0, D, device=self.device)], [torch.empty(0, dtype=torch.int64, device=self.device)]
         with evaluation_mode(self.network):
             for batch in self.batches(split, shards):
-                with dist.autocast(self.device, self.run.loop.precision):
+                with dist.inference_autocast(self.device, self.run.loop.precision):
                     features: Features = backbone(backbone.embed(batch.views["main"]), out_indices=places)
                     read = [features.intermediates[i].normed(backbone.norm) for i in places] or [features]  # after the final norm
                     pooled_BD = torch.cat([block.pooled(pool) for block in read], dim=1)

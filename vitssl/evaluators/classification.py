@@ -26,7 +26,7 @@ class Classification(Evaluator):
         with evaluation_mode(subject.network):
             for batch in subject.batches(self.cfg.split, self.cfg.shards):
                 labels_B = batch.targets["main"]
-                with dist.autocast(subject.device, subject.run.loop.precision):
+                with dist.inference_autocast(subject.device, subject.run.loop.precision):
                     logits_BK = subject.network.predict(batch).float()
                 first_B, top5_B = (top_k_correct(logits_BK, labels_B, k) for k in (1, FIRST))
                 loss_B = F.cross_entropy(logits_BK, labels_B, reduction="none")

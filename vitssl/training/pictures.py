@@ -60,7 +60,7 @@ def record_reconstructions(folder: Path, run: Run, network: Model, index: Index,
 def _reconstructed(network: Model, objective: Objective, batch: Batch, run: Run) -> list[Tensor]:
     """What the objective sees, what it gives back, and the images; its draws are seeded, and leave the generators as they were."""
     devices = [batch.device] if batch.device.type == "cuda" else []
-    with torch.random.fork_rng(devices), evaluation_mode(network), dist.autocast(batch.device, run.loop.precision):
+    with torch.random.fork_rng(devices), evaluation_mode(network), dist.inference_autocast(batch.device, run.loop.precision):
         torch.manual_seed(run.seed)
         seen_BCHW, given_BCHW = objective.reconstruct(network.step(batch), batch)
     return [seen_BCHW, given_BCHW, *batch.views.values()]
