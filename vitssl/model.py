@@ -63,7 +63,7 @@ class Model(nn.Module):
             objective.start(self.backbone, class_counts_K)
 
     def before_step(self, progress: float) -> None:
-        """After a backward, before its gradients are clipped and used."""
+        """When all of a step's gradients are there, before they are clipped and used."""
         for objective in self.objectives.values():
             objective.before_step(progress)
 

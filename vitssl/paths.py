@@ -124,14 +124,14 @@ def image_files(paths: Sequence[Path]) -> list[Path]:
     return files
 
 
-def check_out(out: Path) -> None:
+def check_out(out: Path, example: str = "predictions.csv") -> None:
     """Refuse, before images are read, a file that cannot be written.
 
     Raises:
         ConfigError: it exists, or no file can be written there.
     """
     if out.is_dir():
-        raise ConfigError(f"{out} is a folder; name a file, such as {out / 'predictions.csv'}")
+        raise ConfigError(f"{out} is a folder; name a file, such as {out / example}")
     check_new(out)
 
 
@@ -141,11 +141,9 @@ def check_npz(out: Path) -> None:
     Raises:
         ConfigError: naming it.
     """
-    if out.is_dir():
-        raise ConfigError(f"{out} is a folder; name a file, such as {out / 'features.npz'}")
-    if out.suffix != ".npz":
+    if out.suffix != ".npz" and not out.is_dir():
         raise ConfigError(f"{out}: several arrays are an .npz file; name {out.with_suffix('.npz')}")
-    check_new(out)
+    check_out(out, "features.npz")
 
 
 def check_weights_file(path: Path) -> None:

@@ -217,7 +217,7 @@ class CvT(Backbone):
         shape = (3, dim, 7, 4, variant.padding) if i == 0 else (self.widths[i - 1], dim, 3, 2, 1)
         embed = ConvEmbed(*shape, norm=variant.norm(dim))
         prefix, top_rate = (self.num_prefix_tokens, drop_path) if last else (0, 0.0)
-        rates = [top_rate * j / max(self.depths[i] - 1, 1) for j in range(self.depths[i])]
+        rates = layers.drop_path_rates(top_rate, self.depths[i])
         blocks = [Block(dim, num_heads, mlp_ratio, prefix, rate, variant) for rate in rates]
         return Stage(embed, blocks, nn.Parameter(trunc_normal_(torch.zeros(1, 1, dim), std=0.02)) if prefix else None)
 

@@ -74,6 +74,11 @@ def set_fused_attention(module: nn.Module, fused: bool) -> None:
             part.fused_attn = fused
 
 
+def drop_path_rates(last: float, depth: int) -> list[float]:
+    """Of ``depth`` blocks: from 0 linearly to that of the last one (Huang et al. 2016)."""
+    return [last * i / max(depth - 1, 1) for i in range(depth)]
+
+
 def make_blocks(
     dim: int,
     depth: int,
@@ -83,13 +88,13 @@ def make_blocks(
     drop_path: float = 0.0,
     attention: type[Attention] = Attention,
     layer_scale: float | None = None,
+    norm_eps: float = 1e-6,
 ) -> nn.ModuleList:
     """timm's pre-norm transformer blocks; drop-path grows linearly to ``drop_path``, and LayerScale starts at ``layer_scale``."""
-    rates = [drop_path * i / max(depth - 1, 1) for i in range(depth)]
-    norm = partial(nn.LayerNorm, eps=1e-6)
+    norm = partial(nn.LayerNorm, eps=norm_eps)
     options = {"qkv_bias": qkv_bias, "norm_layer": norm, "attn_layer": attention, "init_values": layer_scale}
     make = partial(Block, dim, num_heads, mlp_ratio, **options)
-    return nn.ModuleList(make(drop_path=rate) for rate in rates)
+    return nn.ModuleList(make(drop_path=rate) for rate in drop_path_rates(drop_path, depth))
 
 
 def init_linear(module: nn.Module, how: str) -> None:

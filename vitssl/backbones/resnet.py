@@ -10,7 +10,7 @@ from timm.models.resnet import Bottleneck, downsample_conv
 from torch import Tensor, nn
 
 from vitssl import config
-from vitssl.backbones import norms
+from vitssl.backbones import layers, norms
 from vitssl.backbones.base import ConvNet
 
 
@@ -32,7 +32,7 @@ class ResNet(ConvNet):
         self.conv1 = nn.Conv2d(3, size.embed_dim, 7, stride=2, padding=3, bias=False)
         self.bn1, self.act1 = norms.BatchNorm2d(size.embed_dim), nn.ReLU(inplace=True)
         self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
-        rates = iter([cfg.drop_path * i / max(self.num_layers - 1, 1) for i in range(self.num_layers)])
+        rates = iter(layers.drop_path_rates(cfg.drop_path, self.num_layers))
         for i, (in_dim, dim, depth) in enumerate(zip((size.embed_dim, *self.widths), inner, size.depths, strict=False)):
             self.add_module(f"layer{i + 1}", _stage(in_dim, dim, 1 if i == 0 else 2, [next(rates) for _ in range(depth)]))
         self._init_convolutions()

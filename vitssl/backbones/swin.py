@@ -136,7 +136,7 @@ class Swin(Backbone):
             size_px, size.patch_size, 3, size.embed_dim, norm_layer=nn.LayerNorm, output_fmt="NHWC", strict_img_size=False
         )
         self.mask_token = nn.Parameter(torch.zeros(1, 1, 1, size.embed_dim)) if "mask" in requires else None
-        rates = iter([cfg.drop_path * i / max(self.num_layers - 1, 1) for i in range(self.num_layers)])
+        rates = iter(layers.drop_path_rates(cfg.drop_path, self.num_layers))
         stages = [Stage(cfg, i, self.grid(size_px, index=i), [next(rates) for _ in range(n)]) for i, n in enumerate(size.depths)]
         self.layers = nn.Sequential(*stages)
         self.norm = nn.LayerNorm(self.embed_dim)

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Set
-from functools import partial
 
 import torch
 import torch.nn.functional as F
 from timm.layers import trunc_normal_
-from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
 from vitssl import config
@@ -121,10 +119,10 @@ class T2T(IsotropicTransformer):
         self.strides, self.widths = (config.stride_px(cfg),) * self.num_layers, (self.embed_dim,) * self.num_layers
         self.tokens_to_token = TokensToToken(self.embed_dim)
         self.cls_token = nn.Parameter(trunc_normal_(torch.zeros(1, 1, self.embed_dim), std=0.02))
-        rates = [cfg.drop_path * i / max(self.num_layers - 1, 1) for i in range(self.num_layers)]
-        # timm's block, with the released code's epsilon (torch's default)
-        make = partial(Block, self.embed_dim, size.num_heads, size.mlp_ratio, size.qkv_bias, norm_layer=nn.LayerNorm)
-        self.blocks = nn.ModuleList(make(drop_path=rate) for rate in rates)
+        self.blocks = layers.make_blocks(
+            self.embed_dim, self.num_layers, size.num_heads, size.mlp_ratio, size.qkv_bias, cfg.drop_path,
+            norm_eps=1e-5,  # the released code's, torch's default
+        )  # fmt: skip
         self.attention_scale = cfg.attention_scale
         if self.attention_scale == "embed_dim":
             for block in self.blocks:

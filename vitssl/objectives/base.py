@@ -43,7 +43,7 @@ class Objective(nn.Module):
         """
 
     def before_step(self, progress: float) -> None:
-        """Called after every backward, before clipping: gradients that must not be used are dropped here."""
+        """Called when all of a step's gradients are there, before clipping: those that must not be used are dropped here."""
 
     def after_step(self, backbone: Backbone, progress: float) -> None:
         """Called after every optimiser step: teachers are updated here."""

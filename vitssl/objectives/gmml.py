@@ -22,7 +22,11 @@ CORRUPTED = "gmml"  # the view that is made here
 
 
 def pixel_error(prediction_RCHW: Tensor, images_RCHW: Tensor, mask_R1HW: Tensor | None, kind: str) -> Tensor:
-    """Absolute (l1) or squared (l2) error, mean over the channels of the masked pixels of all images; without a mask over all pixels."""
+    """Absolute (l1) or squared (l2) error, mean over the channels of the masked pixels of all images; without a mask over all pixels.
+
+    Of a batch in several slices or on several GPUs, what is minimised is the mean of their means, as in the authors' code: where little is
+    masked in a slice, its pixels count for more.
+    """
     error = F.mse_loss if kind == "l2" else F.l1_loss
     if mask_R1HW is None:
         return error(layers.upcast(prediction_RCHW), images_RCHW)
