@@ -50,17 +50,19 @@ class Text:
     Attributes:
         also: control characters that it may hold; None: all but NUL, as in the words of an error of another program.
         pattern: which the whole text matches.
+        what: such a text is called.
     """
 
     also: str | None = ""
     pattern: str = ""
+    what: str = ""
 
     def problem(self, value: Any) -> str | None:
         if not isinstance(value, str):
             return f"{_shown(value)} is not text"
         if not value.isprintable() and any(self._is_control(letter) for letter in value):
             return f"{_shown(value)} is not text" if "\0" in value or self.also is None else f"{_shown(value)} holds a control character"
-        return f"{_shown(value)} is not as {self.pattern}" if self.pattern and not re.fullmatch(self.pattern, value) else None
+        return f"{_shown(value)} is not {self.what}" if self.pattern and not re.fullmatch(self.pattern, value) else None
 
     def _is_control(self, letter: str) -> bool:
         if letter == "\0" or "\ud800" <= letter <= "\udfff":
@@ -69,7 +71,7 @@ class Text:
 
 
 LINE, LINES, ANY_TEXT = Text(), Text("\n\t"), Text(None)
-LINK = Text(pattern=r"(https?://\S+)?")
+LINK = Text(pattern=r"(https?://\S+)?", what="an address")
 COUNT, POSITIVE_COUNT, AMOUNT, SHARE = Number(int), Number(int, 1), Number(), Number(high=1.0)
 METRIC = Number(low=-MOST, or_not_finite=True)
 TIME = Number(high=1e11)  # seconds since 1970

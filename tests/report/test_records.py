@@ -206,7 +206,11 @@ def test_the_status_of_the_others_is_shown(folder, capsys, file):
         (("select",), ["q"], "select: 'q' is not an axis of all cells"),
         (("arms", 0, "row"), "\x1b]0;owned\x07X", r"arms[0].row: '\x1b]0;owned\x07X' holds a control character"),
         (("notes",), ["a\n\tb", "a\x1b[2J"], r"notes[1]: 'a\x1b[2J' holds a control character"),
-        (("paper",), {"title": "t", "table": "1", "url": "javascript:alert(1)"}, "paper.url: 'javascript:alert(1)' is not as (https?://"),
+        (
+            ("paper",),
+            {"title": "t", "table": "1", "url": "javascript:alert(1)"},
+            "paper.url: 'javascript:alert(1)' is not an address",
+        ),
         (("site", "price_per_gpu_hour"), math.inf, "site.price_per_gpu_hour: Infinity is not from"),
     ],
 )

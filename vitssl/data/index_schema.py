@@ -3,7 +3,6 @@ come from elsewhere."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,11 +11,14 @@ import numpy as np
 from vitssl import records
 from vitssl.config import ConfigError
 from vitssl.data.pixels.decode import MOST_PIXELS
+from vitssl.records import Number, Text
 
 INDEX_FILE, SAMPLES_FILE = "index.json", "samples.npy"
 UNFINISHED = ".build"  # subfolder of what an unfinished build has done so far
-SHARD_NAME = re.compile(r"[\w-][\w.-]*")  # a file of the folder itself
-LINES = {"name": str, "source": str, "sha256": str, "classes": [str]}  # each in one line that does nothing to a terminal
+COUNT = Number(int, high=10**12)
+FILE = Text(pattern=r"[\w-][\w.-]*", what="the name of a file")  # of the folder itself
+SHARD = {"name": FILE, "split": str, "sha256": str, "images": COUNT, "bytes": COUNT}
+CONTENT = {"name": str, "source": str, "sha256": str, "classes": [str], "mean": [records.SHARE], "std": [records.SHARE], "shards": [SHARD]}
 COLUMNS = ("offset", "size", "label", "height", "width", "crc32")
 
 
@@ -37,27 +39,8 @@ def columns_of(content: dict[str, Any], samples: dict[str, np.ndarray]) -> dict[
 
 
 def _field_problems(content: dict[str, Any]) -> Iterator[str]:
-    if not _are(str, content.get("classes")):
-        yield "classes is not a list of names"
-    yield from (f"{field}: {problem}" for field, problem in records.problems(LINES, content))
-    for name in ("mean", "std"):
-        if not _are(float | int, content.get(name)) or len(content[name]) != 3 or not all(0 <= value <= 1 for value in content[name]):
-            yield f"{name} is not a list of three numbers from 0 to 1"
-    if not _are(dict, content.get("shards")):
-        yield "shards is not a list"
-        return
-    for number, shard in enumerate(content["shards"]):
-        if not isinstance(shard.get("name"), str) or not SHARD_NAME.fullmatch(shard["name"]):
-            yield f"shards[{number}].name is not the name of a file"
-        if not isinstance(shard.get("split"), str) or not isinstance(shard.get("sha256"), str):
-            yield f"shards[{number}] has no split or no sha256"
-        yield from (f"shards[{number}].{field}: {problem}" for field, problem in records.problems({"split": str, "sha256": str}, shard))
-        if any(not isinstance(shard.get(count), int) or not 0 <= shard[count] < 2**40 for count in ("images", "bytes")):
-            yield f"shards[{number}].images and .bytes are not both counts"
-
-
-def _are(kind: Any, values: Any) -> bool:
-    return isinstance(values, list) and all(isinstance(value, kind) for value in values)
+    yield from (f"{field}: {problem}" for field, problem in records.problems(CONTENT, content))
+    yield from (f"{name} is not three numbers" for name in ("mean", "std") if len(content[name]) != 3)
 
 
 def _column(name: str, values: np.ndarray) -> np.ndarray:
