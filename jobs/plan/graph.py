@@ -85,6 +85,7 @@ def link(spec: Spec, planned: list[Cell], folder: Path, fingerprint: Callable[[R
             done[stage.name] = jobs.setdefault(job.identity, job)
             with stage.error_location():
                 _check_shared_labels(job, done[stage.name].run, there=job.identity in existing)
+                _share_evaluators(job, done[stage.name])
                 if stage is cell.stages[-1]:
                     _check_told_apart(job, done[stage.name])
         result.append((cell, list(done.values())))
@@ -129,6 +130,16 @@ def _check_shared_labels(job: Job, first: Run, there: bool) -> None:
     if any(job.run.data.labels != equal.data.labels for equal in (first, *([config.load(job.folder)] if there else []))):
         reason = "it learns from labels, while this pretraining ignores them and is shared by arms with different data.labels"
         raise ConfigError(f"{reason}; set it in a later stage, or give each arm its own sweep (name=)", f"evals.{name}")
+
+
+def _share_evaluators(job: Job, first: Job) -> None:
+    """Let the run of equal Runs have the evaluators of all of them; raises a ConfigError where one name stands for two."""
+    for name, cfg in evals_of(job.run).items():
+        known = evals_of(first.run).get(name)
+        if known is not None and known != cfg:
+            reason = f"evaluators do not affect results, so run {first.name} is shared, which has another {name!r}"
+            raise ConfigError(f"{reason}; give one of them another name", f"evals.{name}")
+        first.run.evals.setdefault(name, job.run.evals[name])
 
 
 def _check_told_apart(job: Job, first: Job) -> None:

@@ -292,3 +292,14 @@ def test_results_that_nothing_would_tell_apart_are_refused(expand, field: str) -
     with pytest.raises(ConfigError, match=r"does not affect results, .* give each its own sweep") as error:
         expand(f"axes.{field}")
     assert error.value.field == field.split("=")[0]
+
+
+def test_equal_runs_are_evaluated_as_each_of_them_asks(expand) -> None:
+    """Arms that share a run may differ by evaluators alone, which do not affect results."""
+    words = ["axes.seed=0", "axes.data=plain", "arms=[chain_short,chain_long]"]
+    of_each = ["arms.chain_short.pretrain.evals.knn={type: knn, k: 5}", "arms.chain_long.pretrain.evals.probe={type: linear}"]
+    assert [sorted(job.run.evals) for job in expand(*words, *of_each).jobs if job.stage == "pretrain"] == [["knn", "probe"]]
+    of_each[1] = "arms.chain_long.pretrain.evals.knn={type: knn, k: 7}"
+    with pytest.raises(ConfigError, match=r"run chain_short-pretrain-.* is shared, which has another 'knn'; give one of them") as error:
+        expand(*words, *of_each)
+    assert error.value.field == "evals.knn"
