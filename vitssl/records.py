@@ -97,7 +97,8 @@ START = {"asked": TIME, "begin": TIME, "at_once": AMOUNT, "then": AMOUNT}  # of 
 JOB = {
     "site?": Site, "data?": DATA, "arm?": str, "stage?": str, "axes?": {...: LABEL}, "source?": str, "parents?": [str], "identity?": str,
     "schema?": Number(int),
-    "architecture?": str, "executor?": str, "nodes?": POSITIVE_COUNT, "gpus_per_node?": COUNT,
+    "architecture?": str, "executor?": str, "module?": str, "nodes?": POSITIVE_COUNT, "gpus_per_node?": COUNT, "hours?": AMOUNT,
+    "binds?": [str], "cache_dir?": (str, None),
     "imported?": {"file": str, "layout": str, "sha256": str}, "start?": START, "reused_from?": str,
 }  # fmt: skip
 EVALUATED = ("test", "test_ema", "val", "test_best", "selected")  # the results that done.json holds

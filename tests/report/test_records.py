@@ -42,6 +42,7 @@ def rewrite(path: Path, *keys: Any, value: Any = ...) -> None:
 
 
 DAMAGES = [
+    ("job.json", ("hours",), "x", "hours: 'x' is not a number"),
     ("job.json", ("data", "classes"), "ten", "data.classes: 'ten' is not a whole number"),
     ("job.json", ("site",), [], "site: [] is not a set of fields"),
     ("job.json", ("site", "gpu_power_w"), math.nan, "site.gpu_power_w: NaN is not from -1e+300 to 1e+300"),
@@ -238,6 +239,15 @@ def test_results_that_are_not_finite_are_results(folder):
     rewrite(folder / "scratch-train-0" / "done.json", "test", "top5", value=math.inf)
     report.write(folder)
     assert "2 runs" in report.summary(folder) and "unreadable" not in report.summary(folder)
+
+
+def test_of_several_seeds_too(sweep):
+    folder = sweep({"scratch": 80.0, "ssat": 82.0}, {"seed": [0, 1, 2]}, columns=None)
+    rewrite(folder / "ssat-train-1" / "done.json", "test", "loss", value=math.nan)
+    rewrite(folder / "scratch-train-1" / "done.json", "test", "loss", value=math.inf)
+    rewrite(folder / "sweep.json", "metric", value="loss")
+    report.write(folder)
+    assert "6 runs" in report.summary(folder)
 
 
 def test_records_of_other_versions_may_hold_more(tmp_path):

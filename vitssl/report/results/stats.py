@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import hypot, sqrt
-from statistics import mean, stdev, variance
+from statistics import mean, variance
 
 from scipy.optimize import brentq
 from scipy.special import ndtri, stdtrit
@@ -157,7 +157,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def std(values: list[float]) -> float | None:
     """Sample standard deviation (n - 1); None for fewer than two values."""
-    return stdev(values) if len(values) > 1 else None
+    return sqrt(variance(values)) if len(values) > 1 else None
 
 
 def plus_minus(values: Sequence[float]) -> str:
@@ -189,7 +189,7 @@ def _paired(differences: list[float], whose: str, overlap: float) -> Difference:
     if n == 1:
         return Difference(centre, f"one seed{whose}", n)
     how = f"Student's t, paired over {n} seeds{whose}" if n >= LEAST else f"{n} seeds{whose} are too few for an interval"
-    return _spread(centre, how, n, stdev(differences) * sqrt(1 / n + overlap), n - 1, overlap)
+    return _spread(centre, how, n, sqrt(variance(differences)) * sqrt(1 / n + overlap), n - 1, overlap)
 
 
 def _unpaired(a: list[float], b: list[float], overlap: float) -> Difference:
