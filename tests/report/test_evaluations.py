@@ -172,3 +172,14 @@ def test_every_column_has_its_classes(sweep):
     assert shown == [["ssat", "pets", "dog"], ["ssat", "pets", "cat"], *(["ssat", "birds", name] for name in ("kite", "owl", "gull"))]
     _, figure = confusion.plot(lay_out(collect(folder)))
     assert [axis.get_title() for axis in figure.axes[:4]] == ["scratch, pets", "ssat, pets", "scratch, birds", "ssat, birds"]
+
+
+def test_results_of_an_evaluator_that_has_changed_since_are_not_shown(chain):
+    """Also where only a default is another: they are evaluated again by the same command."""
+    path, fields = chain / "ssl-pretrain-0" / "run.yaml", KNN | {"weights": "model"}
+    write_json(path.with_name("evals.json"), {"knn": {"config": fields, "epoch": 5.0, "metrics": {"top1": 50.0, "top5": 90.0}}})
+    for fields, known in ((fields, True), ({"type": "knn"}, False), ({"type": "linear"}, False)):
+        write_json(path, read_json(path) | {"evals": {"knn": fields}})
+        (run,) = (run for run in collect(chain).runs.values() if run.path.name == "ssl-pretrain-0")
+        assert bool(run.metrics("knn")) is known
+        assert ("evaluator knn" in card.text(chain / "ssl-pretrain-0", classifier=False)) is known

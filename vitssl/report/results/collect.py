@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from vitssl import sweep_folder
 from vitssl.config import ConfigError, Site, fill, load
+from vitssl.config.evals import pending
 from vitssl.costs.emissions import grid_of, intensity_kg_per_kwh, names_grid
 from vitssl.files import read_events, read_json
 from vitssl.records import COST, EVALUATED, MEASURED, check_as
@@ -63,7 +64,8 @@ class RunFolder:
     job: dict[str, Any] = field(default_factory=dict)
     cost: dict[str, Any] = field(default_factory=dict)  # cost.json
     done: dict[str, Any] = field(default_factory=dict)
-    evals: dict[str, Any] = field(default_factory=dict)  # of the configured evaluators: their config, epoch and metrics, by name
+    # of the configured evaluators, as the run has them now: their config, epoch and metrics, by name
+    evals: dict[str, Any] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
     failures: list[dict[str, Any]] = field(default_factory=list)  # errors.jsonl and error.json: of every attempt
     emissions: list[dict[str, Any]] = field(default_factory=list)  # one per attempt and node
@@ -72,14 +74,10 @@ class RunFolder:
     converted: bool = False  # are its emissions those of the grid that a later command named?
 
     def metrics(self, evaluator: str) -> dict[str, float]:
-        """The final metrics of an evaluator: of a built-in one (test, val, test_ema), or of a configured one with the fields that the
-        run has now."""
+        """The final metrics of an evaluator: of a built-in one (test, val, test_ema), or of a configured one."""
         if own := self.done.get(evaluator) if evaluator in EVALUATED else None:
             return own
-        entry, fields = self.evals.get(evaluator, {}), (self.run.get("evals") or {}).get(evaluator) or {}
-        told = entry.get("config", {})
-        same = all(told.get(key) == value for key, value in fields.items() if key != "every")
-        return entry.get("metrics") or {} if same else {}
+        return self.evals.get(evaluator, {}).get("metrics", {})
 
     def of(self, kind: str) -> list[dict[str, Any]]:
         """The events of one kind, in order."""
@@ -220,10 +218,13 @@ def read_folder(path: Path, site: Site) -> RunFolder:
     job, failure = read_json(path / "job.json"), read_json(path / ERROR)
     site = fill(Site, job["site"]) if job.get("site") else site
     emissions = [read_json(p) for p in sorted(path.glob("emissions-*.json"))]
+    configured = load(path) if (path / "run.yaml").is_file() else None
+    evals = read_json(path / EVALS)
+    outdated = pending(configured, evals) if configured else {}
     run = RunFolder(
         path, "waiting", error=printable(failure.get("message", "")), job=job, cost=read_json(path / "cost.json"),
-        done=read_json(path / DONE), evals=read_json(path / EVALS),
-        run=asdict(load(path)) if (path / "run.yaml").is_file() else {},
+        done=read_json(path / DONE), evals={name: entry for name, entry in evals.items() if name not in outdated},
+        run=asdict(configured) if configured else {},
         events=read_events(path / "metrics.jsonl"), emissions=emissions, spent=spent(emissions, site), site=site,
         failures=[*read_events(path / "errors.jsonl"), *([failure] if failure else [])],
     )  # fmt: skip
