@@ -210,6 +210,10 @@ def test_an_arm_at_one_column_is_paired_with_itself_at_the_other(sweep):
     table = columns(made)
     assert table is not None and table.title == "Against patch_size 2" and table.header == ["arm", "patch_size 4"]
     assert [line[1].text for line in table.rows] == ["+10.00 in each seed", "same in each seed"]
+    begun = sweep(top1, axes, columns="backbone.patch_size", make={("ssat", 4, 1): {"status": "waiting"}}, name="begun")
+    (waiting,) = begun.glob("ssat-train-4-1")
+    (waiting / "job.json").unlink()  # the launcher has not come to it
+    assert across(lay_out(collect(begun)))[0].startswith("With patch_size 4 against patch_size 2: scratch +10.00 in each seed, ssat ")
     make = {(arm, "svhn", seed): {"data": {"sha256": "f" * 64}} for arm in ("scratch", "ssat") for seed in (0, 1)}
     sets = sweep({"scratch": 80.0, "ssat": 82.0}, {"data": ["cifar10", "svhn"], "seed": [0, 1]}, make=make, name="sets")
     assert across(lay_out(collect(sets))) == []

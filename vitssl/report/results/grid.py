@@ -65,9 +65,9 @@ class Grid:
 
     @property
     def of_one_set(self) -> bool:
-        """Are all models of the same data, so that those of several columns may be compared?"""
-        sets = [cell.last.job.get("data") or {} for row in self.rows for cell in row.cells]
-        return len({(facts.get("name"), facts.get("sha256")) for facts in sets}) == 1
+        """Are all models of the same data, so that those of several columns may be compared? Of one that has not begun it is not known."""
+        sets = [facts for row in self.rows for cell in row.cells if (facts := cell.last.job.get("data"))]
+        return len({(facts.get("name"), facts.get("sha256")) for facts in sets}) <= 1
 
     @property
     def axis_name(self) -> str:
