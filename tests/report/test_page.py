@@ -238,3 +238,14 @@ def test_summary_is_for_the_terminal(table_3):
 def test_a_report_needs_no_torch():
     code = "import sys, vitssl.report; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=report.__path__[0] + "/../..").returncode == 0
+
+
+@pytest.mark.usefixtures("all_files")
+def test_of_the_report_s_folder_only_figures_of_an_earlier_one_go(sweep):
+    folder = sweep({"scratch": 80.0}, {"seed": [0]}, columns=None)
+    (folder / "report").mkdir()
+    files = [folder / "report" / name for name in ("my_poster.pdf", "selections-7.png", "learning_curves_images.svg")]
+    for file in files:
+        file.touch()
+    report.write(folder)
+    assert [file.exists() for file in files] == [True, False, False]

@@ -217,9 +217,12 @@ def _cost(arguments: argparse.Namespace) -> None:
 
 def _report(arguments: argparse.Namespace) -> None:
     from vitssl import report
+    from vitssl.report.tables import main_table
 
-    page = report.write(arguments.folder, arguments.columns)
-    print(report.summary(arguments.folder, columns=arguments.columns))
+    main_table.check(arguments.columns or [])
+    sweep = report.read(arguments.folder)
+    page = report.write(sweep, arguments.columns)
+    print(report.summary(sweep, columns=arguments.columns))
     print(f"report: {page}")
 
 

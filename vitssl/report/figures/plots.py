@@ -28,17 +28,8 @@ Line = tuple[list[tuple[Any, dict[Any, float]]], dict[str, Any]]  # (value, scor
 
 def draw(grid: Grid) -> dict[str, Plot]:
     """By file name; only those that the sweep has data for."""
-    makers: dict[str, Callable[[Grid], Plot | None]] = {
-        **{name: partial(pareto.against, name=name) for name in pareto.COSTS},
-        "accuracy_by_axis": _by_axis,
-        "learning_curves_images": curves.over_images,
-        "learning_curves": curves.over_epochs,
-        "learning_curves_time": curves.over_time,
-        "confusion": confusion.plot,
-        "energy_by_component": _energy,
-    }
     with rc_context(STYLE):
-        made = {name: make(grid) for name, make in makers.items()}
+        made = {name: make(grid) for name, make in MAKERS.items()}
     return {name: plot for name, plot in made.items() if plot}
 
 
@@ -135,3 +126,14 @@ def _bar(axis: Axes, place: int, cost: dict[str, float], colour: str, factor: fl
             axis.barh(place, width, left=left, color=colour, alpha=strength, edgecolor=PAPER, linewidth=0.5, height=0.62, label=name)
             left += width
     axis.annotate(number(left), (left, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
+
+
+MAKERS: dict[str, Callable[[Grid], Plot | None]] = {
+    **{name: partial(pareto.against, name=name) for name in pareto.COSTS},
+    "accuracy_by_axis": _by_axis,
+    "learning_curves_images": curves.over_images,
+    "learning_curves": curves.over_epochs,
+    "learning_curves_time": curves.over_time,
+    "confusion": confusion.plot,
+    "energy_by_component": _energy,
+}
