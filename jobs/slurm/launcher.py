@@ -262,6 +262,7 @@ def _submit_last(
     if entry is not None and entry.state == "PENDING" and entry.is_mine:  # of an earlier submission: only one is to run
         cluster.output("scancel", cluster.job_id(launch.sweep))
     cluster.record(launch.sweep, executor.job_id, **facts)
+    (launch.sweep / "cancelled").unlink(missing_ok=True)  # which an earlier one of these jobs was
     return executor.job_id
 
 

@@ -84,6 +84,16 @@ def submit(place: Path, capsys) -> Callable[[Graph], str]:
     return made
 
 
+def test_a_sweep_that_is_submitted_again_is_no_longer_marked_as_cancelled(expand, submit, slurm: Slurm, place: Path) -> None:
+    """`vitssl prune` takes the mark for the end of all of its jobs, the report's too."""
+    graph = expand(*WORDS)
+    submit(graph)
+    (mark := place / "runs" / "example" / "cancelled").touch()
+    slurm.queue.clear()
+    submit(graph)
+    assert not mark.exists()
+
+
 @pytest.mark.parametrize("room", [3, 100])
 def test_held_runs_of_a_sweep_that_fills_the_queue_are_released(expand, submit, slurm: Slurm, room: int) -> None:
     """With a room of 3 two are queued, and a job that queues the other two; else all, and the report."""
