@@ -58,6 +58,8 @@ class Picture:
 
     def ended(self, sweep: Path) -> bool:
         """Does nothing happen any more by itself? The job of a run that is over may not have ended."""
+        if sweep_folder.running(sweep) is not None:  # this machine trains, evaluates, or makes the report
+            return False
         jobs = {folder: entry for folder, entry in self.queue.items() if folder == sweep or not is_over(self, folder)}
         left = {s.name for s in self.statuses if s.state not in GONE}
         return left <= {folder.name for folder in jobs} and cluster.stands_still(jobs.values())

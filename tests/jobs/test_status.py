@@ -272,6 +272,16 @@ def test_watching_goes_on_while_the_job_that_queues_the_rest_is_about_to(sweep, 
     assert states.Picture(statuses, queue).ended(sweep) is over
 
 
+def test_watching_goes_on_as_long_as_this_machine_works_on_the_sweep(sweep, monkeypatch) -> None:
+    """It may evaluate runs that are trained, or make the report."""
+    picture = states.Picture([states.Status("a", "train", "done")])
+    save(merge(Run, {"data": {"shards": "/shards"}, "objectives": {"classify": {}}}), sweep / "a")
+    finish(sweep / "a")
+    assert picture.ended(sweep)
+    monkeypatch.setattr(states.sweep_folder, "running", lambda _: 7)
+    assert not picture.ended(sweep)
+
+
 @pytest.mark.parametrize(("state", "over"), [("HELD", True), ("RUNNING", False)])
 def test_watching_goes_on_as_long_as_a_trained_run_is_evaluated(sweep, state, over) -> None:
     evaluated = {"data": {"shards": "/shards"}, "objectives": {"classify": {}}, "evals": {"knn": {"type": "knn"}}}
