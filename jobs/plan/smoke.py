@@ -9,7 +9,7 @@ from typing import Any
 from jobs.plan.sweep import Spec
 from vitssl import config
 from vitssl.config import ConfigError, Run, active, merge
-from vitssl.config.sweep import Resources
+from vitssl.config.sweep import Budget, Resources
 from vitssl.config.weights import IMPORT, RELEASED
 
 SOURCE = "digits"
@@ -38,14 +38,15 @@ TINY: dict[str, Any] = {
 
 
 def narrow(spec: Spec) -> Spec:
-    """The sweep with the first value of each axis, on one process, and nothing to compare it with."""
+    """The sweep with the first value of each axis, on one process, without a budget and with nothing to compare it with."""
     axes = {name: dict([next(iter(values.items()))]) for name, values in spec.axes.items()}
     resources = Resources(nodes=1, gpus_per_node=min(1, spec.resources.gpus_per_node), cpus_per_gpu=1, hours=0.25)
     arms = {name: dataclasses.replace(arm, resources={}, published=None, published_cost=None) for name, arm in spec.arms.items()}
     note = (
         "A smoke run: five steps of tiny networks on digits at each axis's first value, to show that it works; its numbers are meaningless."
     )
-    return dataclasses.replace(spec, notes=[note], name=f"{spec.name}-smoke", axes=axes, resources=resources, arms=arms)
+    narrowed = {"axes": axes, "resources": resources, "budget": Budget(), "arms": arms}
+    return dataclasses.replace(spec, notes=[note], name=f"{spec.name}-smoke", **narrowed)
 
 
 def told(spec: Spec) -> str:

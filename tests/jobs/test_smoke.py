@@ -56,3 +56,8 @@ def test_a_smoke_run_says_which_values_it_takes(place: Path) -> None:
     (place / "sweep.yaml").write_text(EXAMPLE)
     narrowed = smoke.narrow(sweep.read("sweep.yaml"))
     assert smoke.told(narrowed) == "smoke: five steps of tiny networks on digits, at the first value of every axis: data=plain, seed=0"
+
+
+def test_a_smoke_run_has_no_budget(place: Path) -> None:
+    (place / "sweep.yaml").write_text(EXAMPLE + "budget: {gpu_hours: 0.001}\n")
+    assert smoke.narrow(sweep.read("sweep.yaml")).budget.gpu_hours is None
