@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -70,12 +71,21 @@ def file_of(named: str) -> Path:
     return Path(named) if Path(named).suffix in (".yaml", ".yml") else SITES / f"{named}.yaml"
 
 
+def _container_problems(site: Site) -> Iterator[Problem]:
+    try:
+        words = shlex.split(site.container)
+    except ValueError as error:
+        yield Problem("site.container", f"{site.container!r} is no command of a shell ({error})")
+        return
+    if site.image is not None and not words:
+        yield Problem("site.container", "it is empty; name the command that runs site.image, for example apptainer exec --nv")
+
+
 def _problems(site: Site) -> Iterator[Problem]:
     for name in site.env:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             yield Problem(f"site.env.{name}", f"{name!r} is not the name of a variable; use letters, digits and underscores")
-    if site.image is not None and not site.container.split():
-        yield Problem("site.container", "it is empty; name the command that runs site.image, for example apptainer exec --nv")
+    yield from _container_problems(site)
     for field, name in [*(("additional", name) for name in site.additional), *(("report", name) for name in site.report)]:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
             yield Problem(f"site.{field}.{name}", f"{name!r} is not an option of sbatch; write it as in --mail-type, without the dashes")

@@ -167,7 +167,7 @@ def _check_container(site: Site) -> None:
     """What enters an image has to be on this machine, and the image too."""
     if site.image is None:
         return
-    if shutil.which(command := site.container.split()[0]) is None:
+    if shutil.which(command := shlex.split(site.container)[0]) is None:
         reason = f"{command}, which enters it (site.container), is not on this machine; site.image=null trains without"
         raise ConfigError(reason, "site.image")
     for problem in of_the_image(site):

@@ -251,6 +251,7 @@ WRONG = [
     ("submit sweep.yaml loop.loggers=[wandb] --dry-run", "loop.loggers: wandb is not installed; pip install '.[loggers]', or leave it out"),
     ("submit sweep.yaml site.image=gone.sif --dry-run", "command line: site.image: apptainer, which enters it (site.container), is not on"),
     ("submit sweep.yaml site.image=gone.sif 'site.container=\"\"'", "command line: site.container: it is empty; name the command that"),
+    ("submit sweep.yaml site.image=a.sif 'site.container=\"env x\\x27\"'", "site.container: \"env x'\" is no command of a shell ("),
     ("submit sweep.yaml data.shards=shards/new data.source=folder:nope --dry-run", "/nope to build the shards from"),
     ("submit axis.yaml", "axes.seed: expected a list of values or a mapping of names to fields, not 3, such as"),
     ("cancel", "the following arguments are required: sweep (the sweep's folder, for example runs/quickstart"),
