@@ -142,6 +142,9 @@ def _check_arms(spec: Spec) -> None:
     if not re.fullmatch(NAME, spec.name):
         reason = f"{spec.name!r} cannot be the folder of its runs; use letters, digits, dots, dashes and underscores, a hundred at most"
         raise ConfigError(reason if spec.name else "not set; it is the folder of the sweep's runs", "name", spec.place("name"))
+    for name in ("title", "table") if spec.paper else ():
+        if not getattr(spec.paper, name):
+            raise ConfigError("it is empty; name what the sweep reproduces, or leave paper out", f"paper.{name}", spec.file)
     if spec.paper and spec.paper.url and not re.match(r"https?://", spec.paper.url):
         raise ConfigError(f"{spec.paper.url!r} is not a link to a page; it begins with https://", "paper.url", spec.file)
     for name, arm in spec.arms.items():

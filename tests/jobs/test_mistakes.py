@@ -33,6 +33,8 @@ MISTAKES = [
     ("init_from: pretrain}", "init_from: pretrian}", r"finetune: init_from: 'pretrian' is not known .did you mean pretrain\?.; it is no"),
     ("nodes: 1, gpus_per_node: 2", "nodes: 1, gpus_per_node: 3", "optim.batch_size: 16 is global .* = 3 processes"),
     ("batch_size: 16", "batch_size: 104", "optim.batch_size: 104 is more than the 100 images to train on"),
+    ('title: "A paper", ', "", r"sweep.yaml: paper.title: it is empty; name what the sweep reproduces, or leave paper out"),
+    (', table: "Table 1"', "", r"sweep.yaml: paper.table: it is empty; name what the sweep reproduces, or leave paper out"),
     ("https://example.org", "javascript:alert(1)", r"sweep.yaml: paper.url: 'javascript:alert\(1\)' is not a link to a page"),
     ("name: example", "name: ../example", "sweep.yaml: name: '../example' cannot be the folder of its runs"),
     ("seed: [0, 1]", "seed: [0, 0]", r"sweep.yaml: axes.seed: \[0, 0\] names a value twice"),

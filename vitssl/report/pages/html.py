@@ -23,11 +23,16 @@ FILES = {
 NARROW = ("Data", "Other readings of the same runs")  # sections that may stand side by side
 
 
+def _link(paper: dict[str, str]) -> str:
+    title = escape(paper["title"])
+    return f'<a href="{escape(paper["url"])}">{title}</a>' if paper["url"] else title
+
+
 def html(report: sections.Report) -> str:
     """The whole page."""
     grid = report.grid
     paper = grid.sweep.facts["paper"]
-    source = f' Reproduces {escape(paper["table"])} of <a href="{escape(paper["url"])}">{escape(paper["title"])}</a>.' if paper else ""
+    source = f" Reproduces {escape(paper['table'])} of {_link(paper)}." if paper else ""
     alike = "".join(f'<p class="warning">Warning: {escape(text)}: <a href="#data">details</a>.</p>\n' for text in details.warnings(grid))
     links = "\n".join(f'<a href="{name}">{words}</a>' for name, words in FILES.items())
     about = f"{escape(sections.compared(grid))}{source} {escape(progress(grid.sweep))}"
