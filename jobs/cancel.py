@@ -18,7 +18,7 @@ from jobs.slurm import cluster
 from vitssl import sweep_folder
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError
-from vitssl.run_folder import is_trained
+from vitssl.run_folder import CANCELLED, is_trained
 from vitssl.words import counted, note
 
 
@@ -126,7 +126,7 @@ def _end(entries: dict[Path, cluster.Entry]) -> set[Path]:
 def _mark(folder: Path) -> None:
     """For `status`: SLURM forgets its jobs."""
     try:
-        (folder / "cancelled").touch()
+        (folder / CANCELLED).touch()
     except OSError as error:
         note(f"could not record in its folder that {folder.name} was cancelled ({error.strerror})")
 

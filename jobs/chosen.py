@@ -11,7 +11,7 @@ from vitssl import sweep_folder
 from vitssl.config import ConfigError
 from vitssl.config.base import closest, did_you_mean
 from vitssl.files import read_json
-from vitssl.run_folder import ERROR
+from vitssl.run_folder import CANCELLED, ERROR, SLURM_JOB
 from vitssl.words import few
 
 
@@ -74,7 +74,7 @@ def yet_to_queue(sweep: Path, folders: Iterable[Path]) -> set[Path]:
     """Of these runs of a sweep that is larger than SLURM's queue, those that `launcher.Rest` is still to queue."""
     if not cluster.left(sweep):
         return set()
-    told = (cluster.JOB_FILE, "cancelled", ERROR)
+    told = (SLURM_JOB, CANCELLED, ERROR)
     return {folder for folder in folders if folder.is_dir() and not any((folder / name).exists() for name in told)}
 
 

@@ -24,7 +24,7 @@ from vitssl.config.evals import evals_of
 from vitssl.config.sweep import Arm
 from vitssl.files import hash_file, held, read_json, write_json
 from vitssl.reader import read_whole
-from vitssl.run_folder import DONE, ERROR, LAST
+from vitssl.run_folder import CANCELLED, DONE, ERROR, LAST, SLURM_JOB
 from vitssl.sweep_folder import GRID, SUBMITTING, SWEEP
 from vitssl.version import ROOT, SOURCE, commit
 
@@ -135,7 +135,7 @@ def status_command(sweep: Path) -> str:
 
 
 def write_run(job: Job, launch: Launch) -> None:
-    """Write `run.yaml` and `job.json`.
+    """Write `run.yaml` and `job.json`, and take away what says how an earlier try ended.
 
     A run that has begun continues with the source that it began with, and with a `run.yaml` that this source can read. Those of a trained
     run stay, as they say how it was trained; where its images are now and how it is evaluated is added.
@@ -165,6 +165,8 @@ def write_run(job: Job, launch: Launch) -> None:
         "source": str(source),
     }
     write_json(job.folder / "job.json", before | {"evaluation": content} if trained else content)
+    for stale in (ERROR, CANCELLED, SLURM_JOB):
+        (job.folder / stale).unlink(missing_ok=True)
 
 
 def restate(job: Job) -> None:

@@ -29,7 +29,7 @@ from jobs.slots import WHOLE, Slot, slots
 from vitssl import sweep_folder
 from vitssl.config import ConfigError
 from vitssl.files import busy_file, read_json, write_json
-from vitssl.run_folder import ERROR, LAST, error_of
+from vitssl.run_folder import LAST, error_of, fail
 from vitssl.sweep_folder import LOCAL
 from vitssl.training.stopping import LAUNCHER
 from vitssl.words import counted, note
@@ -175,11 +175,9 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
         return
     trained_before = job.is_trained
     write_run(job, launch)
-    for stale in (ERROR, "cancelled"):  # of an earlier try
-        (job.folder / stale).unlink(missing_ok=True)
     for parent in job.parents:
         if not parent.is_trained:
-            fail(job, f"not run: {parent.name}, which it starts from, is not done")
+            fail(job.folder, f"not run: {parent.name}, which it starts from, is not done")
             reason = f", because {parent.name}, which it starts from, is not done"
             console.print(Text.assemble((f"{title}: not run", "red"), reason), soft_wrap=True)
             return
@@ -206,7 +204,7 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
         unsaid = error_of(job.folder) is None and not busy_file(stop_file).exists()
         if unsaid:
             killed = "training was killed (signal 9); if memory ran out, lower loop.micro_batch_size or optim.batch_size"
-            fail(job, killed if code == -signal.SIGKILL else f"training ended with exit code {code}")
+            fail(job.folder, killed if code == -signal.SIGKILL else f"training ended with exit code {code}")
         console.print(Text.assemble((f"{title}: failed", "red"), f": {error_of(job.folder) or 'see above'}"), soft_wrap=True)
         if unsaid and code == 1 and not (job.folder / "metrics.jsonl").exists():
             raise ConfigError(
@@ -234,10 +232,6 @@ def _count(seen: Seen, job: Job, time_s: float) -> None:
     trained_s = time_of(job.folder)
     seen.add(work(job.run), trained_s)
     seen.add_start(time_s - trained_s)
-
-
-def fail(job: Job, message: str) -> None:
-    write_json(job.folder / ERROR, {"message": message})
 
 
 @contextmanager

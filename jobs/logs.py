@@ -12,7 +12,7 @@ from pathlib import Path
 from jobs.slurm import cluster
 from vitssl.config import ConfigError
 from vitssl.files import read_json
-from vitssl.run_folder import DONE, ERROR, EVALS
+from vitssl.run_folder import DONE, ERROR, EVALS, SLURM_JOB
 from vitssl.words import listed, printable
 
 PAUSE_S = 0.5
@@ -35,7 +35,7 @@ def _of_training(folder: Path) -> list[Path]:
 
 
 def _of_job(folder: Path) -> list[Path]:
-    job = read_json(folder / "slurm.json").get("job_id")
+    job = read_json(folder / SLURM_JOB).get("job_id")
     submitit = folder.parent / "submitit"  # of its tasks, and of its batch script
     return [*(submitit / job).glob("*_log.out"), *submitit.glob(f"{job}_log.out")] if job else []
 

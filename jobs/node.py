@@ -24,8 +24,8 @@ from submitit.helpers import DelayedSubmission
 from jobs.command import NodeInfo, job_of, report_command, start
 from jobs.logs import end_of
 from jobs.slurm import cluster
-from vitssl.files import busy_file, read_json, write_json
-from vitssl.run_folder import DONE, ERROR, LAST, is_trained
+from vitssl.files import busy_file, read_json
+from vitssl.run_folder import DONE, ERROR, LAST, fail, is_trained
 from vitssl.training.stopping import STOPPED
 
 # of a task that knows why its run failed: `batch.sh` does not start that again, though NFS may show the first node what another one wrote
@@ -82,7 +82,7 @@ class Node:
         # training has never begun: most likely the container does not start, and another try would end like this one
         begun = any((folder / name).exists() for name in (LAST, "metrics.jsonl"))
         if environment.node == 0 and unexplained and not begun and not _was_killed(code, log):
-            write_json(folder / ERROR, {"message": f"exit code {code}, see {folder / 'log'}", "time": time.time()})
+            fail(folder, f"exit code {code}, see {folder / 'log'}")
         if not (folder / ERROR).exists():
             raise RuntimeError(f"{folder.name} failed: exit code {code}, see {folder}/log")
         print(f"{folder.name} failed: {read_json(folder / ERROR)['message']}", file=sys.stderr)
@@ -109,7 +109,7 @@ def _refuse_unfinished(folder: Path, node: int) -> None:
 
 def refuse(folder: Path, parent: Path) -> None:
     """Leave in a run's folder that it could not start."""
-    write_json(folder / ERROR, {"message": f"not started: {parent.name}, which it starts from, is not done", "time": time.time()})
+    fail(folder, f"not started: {parent.name}, which it starts from, is not done")
 
 
 def not_done(folders: Iterable[Path], patience_s: float = PATIENCE_S) -> set[Path]:

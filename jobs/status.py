@@ -28,7 +28,7 @@ from vitssl import sweep_folder
 from vitssl.arguments import Parser, guarded
 from vitssl.config.evals import measured_by
 from vitssl.files import read_json
-from vitssl.run_folder import ERROR
+from vitssl.run_folder import ERROR, SLURM_JOB
 from vitssl.sweep_folder import SWEEP
 from vitssl.terminal import console as screen
 from vitssl.words import about, counted, duration, note, printable
@@ -199,7 +199,7 @@ def _report(picture: Picture, sweep: Path) -> str:
 
 def _is_reported(sweep: Path) -> bool:
     """Has the report been made since the sweep's last submission?"""
-    report, job = sweep / "report" / "report.html", sweep / cluster.JOB_FILE
+    report, job = sweep / "report" / "report.html", sweep / SLURM_JOB
     return report.exists() and report.stat().st_mtime >= job.stat().st_mtime
 
 

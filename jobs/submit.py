@@ -126,7 +126,7 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
     if options.greenest_within is not None or any(limit is not None for limit in vars(spec.budget).values()):
         predictions = predict.sweep(linked, launch)
         predict.check_budget(spec, linked, predictions, site)
-        _wait_for_green(options.greenest_within, linked, predictions, launch, console)
+        _begin_when_green(options.greenest_within, linked, predictions, launch, console)
     _show(spec, linked, options.all_jobs, console)
     with placed(spec, site_profile.file_of(named)):
         return launch_all(linked, launch, options.wait, console, lambda: _write(spec, linked, launch))
@@ -142,7 +142,7 @@ def _reuse(linked: graph.Graph, launch: folders.Launch, asked: bool, console: Co
         note(f"{found.told(linked.jobs, 'done in')}; --reuse takes them from there instead of training them again")
 
 
-def _wait_for_green(within_s: float | None, linked: graph.Graph, predictions: Sequence, launch: folders.Launch, console: Console) -> None:
+def _begin_when_green(within_s: float | None, linked: graph.Graph, predictions: Sequence, launch: folders.Launch, console: Console) -> None:
     if within_s is not None:
         start = greenest.find(within_s, linked, predictions, launch)
         console.print(str(start), soft_wrap=True)
@@ -183,7 +183,7 @@ def _dry_run(
     predictions = predict.sweep(linked, launch)
     for line in show.summary(linked, predictions, launch):
         console.print(line, soft_wrap=True)
-    _wait_for_green(options.greenest_within, linked, predictions, launch, console)
+    _begin_when_green(options.greenest_within, linked, predictions, launch, console)
     show.basis(options.overrides, linked, launch, console)
     for file, name in unfetched.items():
         console.print(f"{file} would be fetched from {name} first, which also gives the runs their final names", soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
@@ -10,12 +11,14 @@ from typing import Any
 
 from vitssl.config import Run
 from vitssl.config.evals import EvalConfig, pending
-from vitssl.files import read_json
+from vitssl.files import read_json, write_json
 
 LAST, BEST = "last.pt", "best.pt"  # checkpoints: the newest state, and the best one of the held-out split
 DONE = "done.json"  # of a trained run; written last, as others wait for it
 EVALS = "evals.json"  # the results of its configured evaluators at the end, each with its fields
 ERROR = "error.json"  # why the last attempt failed
+SLURM_JOB = "slurm.json"  # of the newest try, and a sweep's own
+CANCELLED = "cancelled"  # it was, while it was in SLURM's queue
 
 
 def is_trained(folder: Path) -> bool:
@@ -31,6 +34,11 @@ def to_evaluate(folder: Path, run: Run) -> dict[str, EvalConfig]:
 def is_done(folder: Path, run: Run) -> bool:
     """Is it trained, with the results of all its evaluators?"""
     return is_trained(folder) and not to_evaluate(folder, run)
+
+
+def fail(folder: Path, message: str) -> None:
+    """Leave in a run's folder why it failed, which nobody knows but who ran it."""
+    write_json(folder / ERROR, {"message": message, "time": time.time()})
 
 
 def error_of(folder: Path) -> str | None:

@@ -15,7 +15,7 @@ from vitssl import sweep_folder
 from vitssl.config import ConfigError, load
 from vitssl.config.evals import metric_parts
 from vitssl.files import read_events, read_json
-from vitssl.run_folder import DONE, ERROR, EVALS, error_of, is_trained, lost_kwh, to_evaluate
+from vitssl.run_folder import CANCELLED, DONE, ERROR, EVALS, SLURM_JOB, error_of, is_trained, lost_kwh, to_evaluate
 from vitssl.sweep_folder import SWEEP
 
 ENDED = ("done", "failed", "cancelled", "unreadable")
@@ -82,7 +82,7 @@ def look(sweep: Path, only: Path | None = None) -> Picture:
         picture.queue = cluster.queued(folders)
     except ConfigError as error:
         picture.note = f"{error}; which runs are in SLURM's queue is unknown"
-        picture.queue = {folder: cluster.Entry("unknown") for folder in folders if (folder / cluster.JOB_FILE).exists()}
+        picture.queue = {folder: cluster.Entry("unknown") for folder in folders if (folder / SLURM_JOB).exists()}
     if sweep in picture.damaged:
         picture.note = "; ".join(filter(None, [picture.note, picture.damaged[sweep]]))
     there = picture.queue.keys() | picture.damaged.keys() | {only}
@@ -106,7 +106,7 @@ def _cancelled_with_parents(sweep: Path, statuses: list[Status]) -> None:
     """Say of jobs that SLURM dropped, because what they start from did not succeed, that they were, and of whom; parents come first."""
     states = {s.name: s for s in statuses}
     for s in statuses:
-        if s.state != "not begun" or not (sweep / s.name / cluster.JOB_FILE).exists():
+        if s.state != "not begun" or not (sweep / s.name / SLURM_JOB).exists():
             continue
         ended = [states[p.name] for p in parents_of(sweep / s.name) if p.name in states and states[p.name].state in ("failed", "cancelled")]
         if ended:
@@ -183,7 +183,7 @@ def _state(folder: Path, queued: cluster.Entry | None, here: int | None) -> str:
         return queued.state.lower()
     if (folder / ERROR).exists():
         return "failed"
-    if (folder / "cancelled").exists():
+    if (folder / CANCELLED).exists():
         return "cancelled"
     begun = (folder / "metrics.jsonl").exists()
     if here is not None:

@@ -15,13 +15,13 @@ from jobs.plan.graph import Job, learner, only_evaluated
 from jobs.slurm import cluster
 from vitssl.config import SCHEMA, ConfigError, assign, checkpoints, load, save
 from vitssl.files import held, read_json, write_json
-from vitssl.run_folder import DONE, ERROR, EVALS, LAST
+from vitssl.run_folder import CANCELLED, DONE, ERROR, EVALS, LAST, SLURM_JOB
 from vitssl.sweep_folder import LOCAL, SWEEP
 from vitssl.words import counted, listed
 
 STAGING = ".reuse"  # in the sweep's folder, while runs are copied
 BEGUN = "metrics.jsonl"  # is there from when a run has begun to train
-OF_ATTEMPTS = {cluster.JOB_FILE, LOCAL, ERROR, "cancelled", "log", "previous.pt", "damaged.pt", "diverged.pt"}
+OF_ATTEMPTS = {SLURM_JOB, LOCAL, ERROR, CANCELLED, "log", "previous.pt", "damaged.pt", "diverged.pt"}
 WRITTEN_ANEW = {"run.yaml", "job.json"}
 
 
@@ -87,7 +87,7 @@ def _queued(folders: Collection[Path]) -> Collection[Path]:
     try:
         return cluster.queued(folders)
     except ConfigError:
-        return [folder for folder in folders if (folder / cluster.JOB_FILE).exists()]
+        return [folder for folder in folders if (folder / SLURM_JOB).exists()]
 
 
 def plan(jobs: Collection[Job], found: Found) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from vitssl.config import ConfigError, Site
 from vitssl.files import read_json, write_json
+from vitssl.run_folder import SLURM_JOB
 from vitssl.words import counted, note
 
-JOB_FILE = "slurm.json"
 ENDING_S = 120  # a job that was cancelled or requeued has SLURM's KillWait (30 s by default) to end
 ANSWER_S = 60  # longer than SLURM's commands themselves try to reach the controller
 ASKED_EVERY_S = 30.0  # by commands that wait: the controller is everybody's
@@ -80,17 +80,17 @@ def go_on(folder: Path) -> None:
 
 def job_id(folder: Path) -> str | None:
     """SLURM's id of the newest job of a run, or of a sweep's report."""
-    return read_json(folder / JOB_FILE).get("job_id")
+    return read_json(folder / SLURM_JOB).get("job_id")
 
 
 def record(folder: Path, job: str, **facts: int) -> None:
     """Write down which job a run, or a sweep's report, is, and whose, with further facts."""
-    write_json(folder / JOB_FILE, {"job_id": job, "user": me(), **facts})
+    write_json(folder / SLURM_JOB, {"job_id": job, "user": me(), **facts})
 
 
 def left(sweep: Path) -> int:
     """How many runs the job that follows a part of a sweep has yet to queue; 0: it is the report."""
-    return read_json(sweep / JOB_FILE).get("left", 0)
+    return read_json(sweep / SLURM_JOB).get("left", 0)
 
 
 def damaged(folders: Iterable[Path]) -> dict[Path, str]:
@@ -111,7 +111,7 @@ def queued(folders: Iterable[Path]) -> dict[Path, Entry]:
     """
     if shutil.which("squeue") is None:
         return {}
-    records = {folder: found for folder in folders if (found := read_json(folder / JOB_FILE))}
+    records = {folder: found for folder in folders if (found := read_json(folder / SLURM_JOB))}
     entries = jobs({found.get("user", me()) for found in records.values()}) if records else {}
     return {folder: entries[found["job_id"]] for folder, found in records.items() if found["job_id"] in entries}
 

@@ -26,7 +26,7 @@ from jobs.plan.graph import Graph, Job
 from jobs.slurm import cluster, limits, preflight, sbatch
 from jobs.slurm.cluster import ENDING_S
 from vitssl.config import ConfigError
-from vitssl.run_folder import ERROR, error_of
+from vitssl.run_folder import CANCELLED, SLURM_JOB, error_of
 from vitssl.words import counted
 
 ASKS_AGAIN_S = 5.0  # of a controller that does not answer
@@ -63,8 +63,6 @@ def run(graph: Graph, launch: Launch, console: Console) -> None:
         room = preflight.check(todo, launch)
         for job in todo:
             write_run(job, launch)
-            for stale in (ERROR, "cancelled", cluster.JOB_FILE):
-                (job.folder / stale).unlink(missing_ok=True)
         arrays, last = _queue(graph, todo, room, launch)
     done, queued = sum(job.is_done for job in graph.jobs), sum(len(array.jobs) for array in arrays)
     listed = ", ".join(f"{a.id} ({a.jobs[0].arm} {a.jobs[0].stage} x {len(a.jobs)})" for a in arrays) or "none"
@@ -116,7 +114,7 @@ def _let_go_what_waits_for_nothing(graph: Graph, in_queue: dict[Path, cluster.En
 def _lost(parents: Iterable[Job]) -> set[Path]:
     """The folders of those of these runs, none in the queue, that are not trained; where nothing says why, `done.json` may be seen late."""
     folders = {parent.folder for parent in parents if not parent.is_trained}
-    told = {folder for folder in folders if error_of(folder) or (folder / "cancelled").exists() or cluster.job_id(folder) is None}
+    told = {folder for folder in folders if error_of(folder) or (folder / CANCELLED).exists() or cluster.job_id(folder) is None}
     return told | not_done(folders - told)
 
 
@@ -239,7 +237,7 @@ def _taken_back(arrays: list[Array]) -> str:
             return f"already queued, and could not be withdrawn ({error}): cancel with scancel {' '.join(ids)}"
     for job in (job for array in arrays for job in array.jobs):
         with suppress(OSError):  # a job that it names has gone
-            (job.folder / cluster.JOB_FILE).unlink()
+            (job.folder / SLURM_JOB).unlink()
     return "nothing from this submission remains queued"
 
 
@@ -262,7 +260,7 @@ def _submit_last(
     if entry is not None and entry.state == "PENDING" and entry.is_mine:  # of an earlier submission: only one is to run
         cluster.output("scancel", cluster.job_id(launch.sweep))
     cluster.record(launch.sweep, executor.job_id, **facts)
-    (launch.sweep / "cancelled").unlink(missing_ok=True)  # which an earlier one of these jobs was
+    (launch.sweep / CANCELLED).unlink(missing_ok=True)  # which an earlier one of these jobs was
     return executor.job_id
 
 

@@ -9,7 +9,7 @@ import pytest
 from vitssl.report.findings.advice import next_steps, recommendation
 from vitssl.report.findings.sentences import headlines, sentences
 from vitssl.report.pages import spreadsheet
-from vitssl.report.results.best import across, best, corrected, level, undecided
+from vitssl.report.results.best import across, best, corrected, near_best, undecided
 from vitssl.report.results.collect import collect
 from vitssl.report.results.grid import lay_out
 from vitssl.report.results.stats import difference, holm
@@ -53,7 +53,7 @@ def test_an_arm_that_spreads_too_widely_is_not_as_good_as_one_that_is_worse(grid
     """Of a mean of 72 beside 78.5 and 77, of which the second is told from the first."""
     top1 = {"scratch": lambda at: (60.0, 78.0, 78.0)[at["seed"]], "sslft": lambda at: 77.0 + 0.1 * at["seed"]}
     made = grid(top1 | {"ssat": lambda at: 78.5 + 0.1 * at["seed"]})
-    assert [made.label(row) for row in level(made, None)] == ["ssat"]
+    assert [made.label(row) for row in near_best(made, None)] == ["ssat"]
     assert best(made, None).startswith("Perhaps the best arm by top-1 is ssat: 78.60 ± 0.10 % (3 seeds)")
     said = recommendation(made, None)
     assert said == "For now take ssat, perhaps the best. Worse: sslft. Undecided: scratch."
@@ -113,7 +113,7 @@ def test_the_pair_that_decides_is_the_best_mean_and_what_may_be_taken_in_its_pla
     }
     made = grid(arms, {"seed": [0, 1, 2, 3, 4]})
     order = [row.arm.name for row in made.ranking(None)]
-    assert order == ["ssat", "scratch", "sslft"] and len(level(made, None)) == 3
+    assert order == ["ssat", "scratch", "sslft"] and len(near_best(made, None)) == 3
     assert "sslft if cost matters" in recommendation(made, None) and "would tell ssat and sslft apart" in next_steps(made)
 
 
@@ -162,7 +162,7 @@ def test_a_best_arm_says_how_sure_it_is_against_all_others(grid):
     others = {"scratch": lambda at: 70.0 + at["seed"], "sslft": lambda at: 70.0 + (1 - at["seed"]) / 9}
     made = grid(others | {"ssat": lambda at: (75.0, 81.0, 78.0)[at["seed"]]})
     found, (first, *rest) = corrected(made, None), made.ranking(None)
-    assert level(made, None) == [first]
+    assert near_best(made, None) == [first]
     most = max(found[frozenset((first, row))] for row in rest)
     said, sure = best(made, None), f"; p {most:.2g} after Holm's correction for 3 comparisons."
     assert said.startswith("Perhaps the best arm by top-1 is ssat: ") and said.endswith(sure)
@@ -177,7 +177,7 @@ def test_an_arm_that_another_clearly_beats_is_not_level_with_the_best(sweep):
     first, *others = grid.ranking(None)
     gap = difference(grid.scores(first, None), grid.scores(others[-1], None))
     assert first.arm.name == "sslft" and others[-1].arm.name == "scratch" and gap is not None and gap.open
-    assert [row.arm.name for row in level(grid, None)] == ["sslft", "ssat"]
+    assert [row.arm.name for row in near_best(grid, None)] == ["sslft", "ssat"]
     assert best(grid, None).startswith("5 seeds cannot tell sslft and ssat apart in top-1; the best mean is that of sslft: 76.00 ± 7.84 %")
 
 

@@ -176,9 +176,9 @@ def test_every_column_has_its_classes(sweep):
 
 def test_results_of_an_evaluator_that_has_changed_since_are_not_shown(chain):
     """Also where only a default is another: they are evaluated again by the same command."""
-    path, fields = chain / "ssl-pretrain-0" / "run.yaml", KNN | {"weights": "model"}
-    write_json(path.with_name("evals.json"), {"knn": {"config": fields, "epoch": 5.0, "metrics": {"top1": 50.0, "top5": 90.0}}})
-    for fields, known in ((fields, True), ({"type": "knn"}, False), ({"type": "linear"}, False)):
+    path, before = chain / "ssl-pretrain-0" / "run.yaml", KNN | {"weights": "model"}
+    write_json(path.with_name("evals.json"), {"knn": {"config": before, "epoch": 5.0, "metrics": {"top1": 50.0, "top5": 90.0}}})
+    for fields, known in ((before, True), ({"type": "knn"}, False), ({"type": "linear"}, False)):
         write_json(path, read_json(path) | {"evals": {"knn": fields}})
         (run,) = (run for run in collect(chain).runs.values() if run.path.name == "ssl-pretrain-0")
         assert bool(run.metrics("knn")) is known

@@ -19,7 +19,7 @@ from pathlib import Path
 from vitssl import config, sweep_folder
 from vitssl.config import ConfigError
 from vitssl.files import held, no_room, read_file, read_json
-from vitssl.run_folder import DONE, ERROR, LAST, is_trained, to_evaluate
+from vitssl.run_folder import CANCELLED, DONE, ERROR, LAST, SLURM_JOB, is_trained, to_evaluate
 from vitssl.sweep_folder import SUBMITTING, SWEEP, is_sweep
 from vitssl.words import counted, note
 
@@ -160,10 +160,10 @@ def _of_sweep(sweep: Path) -> Iterator[Leftover]:
 def _may_go_on(sweep: Path) -> bool:
     """Can a job of it be queued or running, or its report? Its folders tell, without asking SLURM."""
     begun = [path.parent for path in sweep.glob("*/slurm.json")]
-    if not all(is_finished(folder) or _failed(folder) or (folder / "cancelled").exists() for folder in begun):
+    if not all(is_finished(folder) or _failed(folder) or (folder / CANCELLED).exists() for folder in begun):
         return True
-    report, job = sweep / "report" / "report.html", sweep / "slurm.json"
-    if job.exists() and not (sweep / "cancelled").exists() and (not report.exists() or report.stat().st_mtime < job.stat().st_mtime):
+    report, job = sweep / "report" / "report.html", sweep / SLURM_JOB
+    if job.exists() and not (sweep / CANCELLED).exists() and (not report.exists() or report.stat().st_mtime < job.stat().st_mtime):
         return True
     return sweep_folder.running(sweep) is not None or bool(sweep_folder.elsewhere(sweep))
 

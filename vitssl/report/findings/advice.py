@@ -6,7 +6,7 @@ from itertools import count
 from math import inf
 from typing import Any
 
-from vitssl.report.results.best import article, level, settled, undecided
+from vitssl.report.results.best import article, near_best, settled, undecided
 from vitssl.report.results.costs import UNEQUAL, macs
 from vitssl.report.results.grid import SEED, Grid
 from vitssl.report.results.rows import Row
@@ -26,7 +26,7 @@ def recommendation(grid: Grid, column: Any) -> str:
     seeds = min((len(grid.compared(row, column)) for row in ranked), default=0)
     if seeds < LEAST:
         return ""
-    near = level(grid, column)
+    near = near_best(grid, column)
     best, cheapest = near[0], min(near, key=lambda row: costs[row])
     if costs[cheapest] * UNEQUAL < costs[best]:
         if grid.settings_of(cheapest, column):
@@ -49,7 +49,7 @@ def _either(grid: Grid, column: Any, best: Row, cheap: Row, share: float) -> str
 
 def _worse(grid: Grid, column: Any) -> str:
     """The arms that are told from one that may be the best, before and after the correction for all comparisons, and those that are not."""
-    near, rest = level(grid, column), undecided(grid, column)
+    near, rest = near_best(grid, column), undecided(grid, column)
     told: dict[str, list[str]] = {"Worse": [], "Perhaps worse": [], "Undecided": [grid.label(row) for row in rest]}
     for row in grid.ranking(column)[len(near) :]:
         for than in near:
@@ -90,7 +90,7 @@ def _needed(grid: Grid, column: Any) -> str:
 
 def _decisive(grid: Grid, column: Any) -> tuple[Row, Row, Difference] | tuple[None, None, None]:
     """The best mean, the cheapest arm that may be as good, and their difference; where no arm may be, one that is undecided."""
-    first, *others = level(grid, column) or [None]
+    first, *others = near_best(grid, column) or [None]
     others = others or undecided(grid, column)
     if first is None or not others:
         return None, None, None

@@ -8,11 +8,11 @@ from typing import Any
 
 from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row
-from vitssl.report.results.stats import LEAST, LEVEL, holm, plus_minus
+from vitssl.report.results.stats import CONFIDENCE, LEAST, holm, plus_minus
 from vitssl.words import counted, few, listed
 
 MOST_COLUMNS, MOST_ROWS = 3, 4  # of which a sentence gives all differences between columns
-LEAST_P = 0.001  # that is shown
+SHOWN_P = 0.001  # that is shown
 Corrected = dict[frozenset[Row], float]  # p-values after Holm's correction, of two rows
 
 
@@ -27,7 +27,7 @@ def best(grid: Grid, column: Any) -> str:
     ranked = grid.ranking(column)
     if not ranked:
         return _unranked(grid, column)
-    near, first, metric = level(grid, column), ranked[0], grid.measured.name
+    near, first, metric = near_best(grid, column), ranked[0], grid.measured.name
     scores = list(grid.compared(first, column).values())
     shown = f"{grid.label(first)}: {plus_minus(scores)}{' %' * bool(grid.measured.unit)}"
     seeds = counted(len(scores), "seed") + _of_all(grid, column)
@@ -46,7 +46,7 @@ def article(grid: Grid, column: Any) -> str:
     return "the" if clear else "perhaps the"
 
 
-def level(grid: Grid, column: Any) -> list[Row]:
+def near_best(grid: Grid, column: Any) -> list[Row]:
     """The best row and those not significantly worse; stops at the first that is significantly worse than one of them.
 
     A row after that one may differ significantly from none (`undecided`), but is not counted among the best: its mean is worse than that
@@ -61,8 +61,8 @@ def level(grid: Grid, column: Any) -> list[Row]:
 
 
 def undecided(grid: Grid, column: Any) -> list[Row]:
-    """The rows after `level` that are not significantly worse than any row in it either."""
-    near = level(grid, column)
+    """The rows after `near_best` that are not significantly worse than any row in it either."""
+    near = near_best(grid, column)
     return [row for row in grid.ranking(column)[len(near) :] if all(_open(grid, better, row, column) for better in near)]
 
 
@@ -94,7 +94,7 @@ def _sure(grid: Grid, ranked: list[Row], column: Any) -> str:
     known = [p for row in ranked[1:] if (p := found.get(frozenset((ranked[0], row)))) is not None]
     if len(found) < 2 or not known:
         return ""
-    p = f"{max(known):.2g}" if max(known) >= LEAST_P else f"below {LEAST_P}"
+    p = f"{max(known):.2g}" if max(known) >= SHOWN_P else f"below {SHOWN_P}"
     return f"; p {p} after Holm's correction for {len(found)} comparisons"
 
 
@@ -114,7 +114,7 @@ def _winners(grid: Grid) -> str:
     for column in grid.columns:
         if ranked := grid.ranking(column):
             leads.setdefault(grid.label(ranked[0]), []).append(grid.name(column))
-            if corrected(grid, column).get(frozenset(ranked[:2]), 1.0) > 1 - LEVEL:
+            if corrected(grid, column).get(frozenset(ranked[:2]), 1.0) > 1 - CONFIDENCE:
                 open_in.append(grid.name(column))
     if not leads:
         return ""
@@ -149,4 +149,4 @@ def corrected(grid: Grid, column: Any) -> Corrected:
 
 def settled(grid: Grid, column: Any, one: Row, other: Row) -> bool:
     """Does a pair of rows differ after the correction too?"""
-    return corrected(grid, column).get(frozenset((one, other)), 0.0) <= 1 - LEVEL
+    return corrected(grid, column).get(frozenset((one, other)), 0.0) <= 1 - CONFIDENCE

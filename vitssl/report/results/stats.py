@@ -13,7 +13,7 @@ from scipy.special import ndtri, stdtrit
 
 from vitssl.report.table import signed
 
-LEVEL = 0.95
+CONFIDENCE = 0.95
 LEAST = 3  # seeds for an interval: of two it reaches nine of their standard deviations to either side, beyond what many metrics can be
 ENOUGH = 5  # seeds; an interval of fewer is so wide that it holds differences which matter
 MOST = 40  # seeds that anyone would train
@@ -80,11 +80,11 @@ class Difference:
         both = replace(self, of_images=found)
         if both.half() is None:
             return self
-        agree = self._over_seeds(LEVEL) < _normal(LEVEL) * found.of_seeds
+        agree = self._over_seeds(CONFIDENCE) < _normal(CONFIDENCE) * found.of_seeds
         how = f"chance in single images, since {self.seeds} seeds vary less than that" if agree else self.how
         return replace(both, how=f"{how}, combined in quadrature with the error over {found.count:,} test images")
 
-    def half(self, level: float = LEVEL) -> float | None:
+    def half(self, level: float = CONFIDENCE) -> float | None:
         """How far the interval reaches to either side; None where there is none: of too few seeds, or of no width, which would say that
         all is known."""
         if self.seeds < LEAST:

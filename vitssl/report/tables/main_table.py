@@ -13,14 +13,14 @@ from typing import Any
 from vitssl.config import ConfigError
 from vitssl.config.base import closest
 from vitssl.report.results import costs, outside, schedule
-from vitssl.report.results.best import level
+from vitssl.report.results.best import near_best
 from vitssl.report.results.collect import Cell, Sweep
 from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row, cost_per_model
 from vitssl.report.results.stats import plus_minus
-from vitssl.report.table import BAD, DASH, NOTE, PUBLISHED, Entry, Table, figure, signed
+from vitssl.report.table import BAD, DASH, NOTE, Entry, Table, figure, signed
 from vitssl.report.tables import differences as of_all
-from vitssl.report.tables.entries import LOWER_IS_BETTER, currency, versus, which
+from vitssl.report.tables.entries import LOWER_IS_BETTER, currency, published, training, versus, which
 from vitssl.report.units import fit
 from vitssl.words import counted, listed
 
@@ -118,11 +118,11 @@ def _equal(grid: Grid, name: str) -> bool:
 
 
 def _best(grid: Grid, places: list[tuple[Any, str]]) -> set[tuple[int, int]]:
-    """The places of the best accuracy in every column where arms can be ranked, and of the others of its `level`; none where that holds all
-    arms."""
+    """The places of the best accuracy in every column where arms can be ranked, and of the others that are `near_best`; none where all arms
+    are."""
     best = set()
     for c, (column, name) in enumerate(places, start=1):
-        near = level(grid, column) if name == "accuracy" else []
+        near = near_best(grid, column) if name == "accuracy" else []
         if len(near) < len(grid.ranking(column)):
             best |= {(grid.rows.index(row), c) for row in near}
     return best
@@ -147,11 +147,6 @@ def _status(row: Row, cells: list[Cell]) -> Entry:
     return Entry(text or DASH, BAD if {"failed", "unreadable"} & set(counts) else NOTE)
 
 
-def _paper(grid: Grid, row: Row, column: Any) -> Entry:
-    paper = grid.published(row, column)
-    return Entry(f"{paper:.2f}{'†' if row.arm.quoted else ''}", PUBLISHED) if paper is not None else Entry()
-
-
 def _from_paper(grid: Grid, row: Row, column: Any) -> Entry:
     scores, paper = grid.scores(row, column), grid.published(row, column)
     return Entry(signed(mean(scores.values()) - paper)) if scores and paper is not None else Entry()
@@ -173,8 +168,7 @@ def _steps(grid: Grid, row: Row, column: Any) -> Entry:
 
 
 def _training(grid: Grid, row: Row, column: Any) -> Entry:
-    count = costs.macs(row.finished(column))
-    return Entry() if count is None else figure(count / 1e15)
+    return training(row.finished(column))
 
 
 def _spent(grid: Grid, row: Row, column: Any, name: str) -> Entry:
@@ -199,7 +193,7 @@ def _images_per_s(grid: Grid, row: Row, column: Any) -> Entry:
 
 COLUMNS = {
     "accuracy": Column("{metric}", _accuracy),
-    "paper": Column("paper", _paper),
+    "paper": Column("paper", published),
     "difference": Column("difference", _from_paper),
     "baseline": Column("against {baselines}", _from_baseline),
     "epochs": Column("epochs", _epochs),

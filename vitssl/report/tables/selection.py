@@ -8,8 +8,8 @@ from typing import Any
 from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row, Selection
 from vitssl.report.results.stats import plus_minus, std
-from vitssl.report.table import DASH, PUBLISHED, Entry, Table
-from vitssl.report.tables.entries import which
+from vitssl.report.table import DASH, Entry, Table
+from vitssl.report.tables.entries import published, which
 from vitssl.words import listed
 
 MOST_POINTS = 100  # lines of the table of all values
@@ -57,7 +57,7 @@ def _points(grid: Grid, row: Row, column: Any) -> list[list[Entry]]:
 
 
 def _line(grid: Grid, row: Row, column: Any) -> list[Entry]:
-    selection, paper = row.selections[column], grid.published(row, column)
+    selection = row.selections[column]
     point, held_out = selection.best("val"), list(grid.scores(row, column, "val").values())
     scores, on_test = list(grid.scores(row, column).values()), selection.means("test")
     best = selection.best("test")
@@ -66,7 +66,7 @@ def _line(grid: Grid, row: Row, column: Any) -> list[Entry]:
         *(Entry(DASH if value is None else str(value)) for value in point or [None] * len(grid.sweep.facts["select"])),
         Entry(plus_minus(held_out) if held_out else DASH),
         Entry(f"{plus_minus(scores)} ({len(scores)})" if scores else DASH),
-        Entry(f"{paper:.2f}", PUBLISHED) if paper is not None else Entry(),
+        published(grid, row, column),
         Entry(DASH if best is None else f"{on_test[best]:.2f}"),
         Entry(plus_minus(list(on_test.values())) if on_test else DASH),
         _count(selection),

@@ -11,7 +11,7 @@ from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row, cost_per_model, costs_of, finished, mean_cost
 from vitssl.report.results.stats import std
 from vitssl.report.table import DASH, PUBLISHED, Entry, Table, figure, number
-from vitssl.report.tables.entries import currency, which
+from vitssl.report.tables.entries import currency, training, which
 from vitssl.report.units import fit, quantity
 from vitssl.words import listed
 
@@ -26,8 +26,8 @@ def cost(grid: Grid) -> Table:
 
 def _training(grid: Grid, row: Row, column: Any, done: list[Cell]) -> list[Entry]:
     """Multiply-adds of training, and relative to the baseline's."""
-    count, relative = costs.macs(done), costs.macs_ratio(grid, row, column)
-    return [Entry() if count is None else figure(count / 1e15), Entry(str(relative)) if relative else Entry()]
+    relative = costs.macs_ratio(grid, row, column)
+    return [training(done), Entry(str(relative)) if relative else Entry()]
 
 
 def _spending(done: list[Cell]) -> list[Entry]:
