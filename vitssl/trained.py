@@ -166,9 +166,11 @@ class Trained:
         """The backbone's intermediate places of blocks that may be counted from the end.
 
         Raises:
-            ConfigError: there is no such block.
+            ConfigError: there is no such block, or they are no list.
         """
         count = len(self.model.backbone.widths)
+        if isinstance(blocks, int):
+            raise ConfigError(f"{blocks} is not a list of blocks; write [{blocks}]", "blocks")
         if wrong := next((block for block in blocks if not -count <= block < count), None):
             raise ConfigError(f"there is no block {wrong}; {self.run.backbone.network} has {-count} to {count - 1}", "blocks")
         return tuple(block % count for block in blocks)

@@ -60,6 +60,8 @@ def test_a_blocks_features_are_those_before_the_final_norm(untrained_run):
     for wrong in (2, -3):
         with pytest.raises(ConfigError, match=f"blocks: there is no block {wrong}; vit_pico has -2 to 1"):
             trained.features(picture, blocks=[wrong])
+    with pytest.raises(ConfigError, match=r"blocks: -1 is not a list of blocks; write \[-1\]"):
+        trained.features(picture, blocks=-1)
 
 
 def test_masked_tokens_come_with_the_weights_of_their_patches(untrained_run):
