@@ -1,13 +1,9 @@
-"""What the launcher writes to disk: the source's snapshot, each run's folder, the sweep's folder."""
+"""What the launcher writes to disk: each run's folder, and the sweep's."""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
-import os
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -15,18 +11,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from jobs.plan.architecture import architecture
 from jobs.plan.graph import Graph, Job
+from jobs.plan.launch import Launch
 from jobs.plan.shards import facts, folders_of, images_worked
 from jobs.plan.sweep import Spec
 from vitssl.atomic import write_atomically
-from vitssl.config import SCHEMA, ConfigError, Run, Site, View, active, active_views, checkpoints, read_yaml, save_fields, unstarted
+from vitssl.config import SCHEMA, ConfigError, Run, active, checkpoints, read_yaml, save_fields
 from vitssl.config.evals import evals_of
 from vitssl.config.sweep import Arm
-from vitssl.files import hash_file, held, read_json, write_json
+from vitssl.files import held, read_json, write_json
 from vitssl.reader import read_whole
 from vitssl.run_folder import CANCELLED, DONE, ERROR, LAST, SLURM_JOB
 from vitssl.sweep_folder import GRID, SUBMITTING, SWEEP
-from vitssl.version import ROOT, SOURCE, commit
+from vitssl.version import ROOT
 
 TRAINING = "vitssl.train"  # the module that trains a run
 
@@ -58,64 +56,7 @@ def locked(sweep: Path) -> Iterator[None]:
         yield
 
 
-# ----------------------------------------------------------------------------------------------------------- snapshot
-
-
-def source_files() -> list[Path]:
-    """The files of vitssl/ and jobs/, but for what only people read."""
-    files = (p for part in SOURCE for p in (ROOT / part).rglob("*") if p.is_file() and "__pycache__" not in p.parts)
-    return sorted(p for p in files if not p.is_relative_to(ROOT / "vitssl" / "docs") and p.suffix != ".md")
-
-
-def digest(files: list[Path]) -> str:
-    """sha256 of the project's files, names and content."""
-    result = hashlib.sha256()
-    for file in files:
-        result.update(f"{file.relative_to(ROOT)}\0{hash_file(file)}\n".encode())
-    return result.hexdigest()
-
-
-def snapshot(sweep: Path) -> Path:
-    """Copy the source to `source/<hash of its content>`, once per content."""
-    files = source_files()
-    target = sweep / "source" / digest(files)[:12]
-    if not target.exists():
-        partial = target.with_name(f".{target.name}.{os.getpid()}")
-        for file in files:
-            copy = partial / file.relative_to(ROOT)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, copy)
-        partial.replace(target)
-    return target
-
-
 # --------------------------------------------------------------------------------------------------------- run folders
-
-
-@dataclasses.dataclass
-class Launch:
-    """What all jobs of one submission have in common."""
-
-    sweep: Path
-    executor: str  # slurm, local
-    site: Site
-    source: Path
-    use_current_source: bool = False
-    start: dict[str, float] | None = None  # when and why its runs begin later than at once (jobs.slurm.greenest.Start)
-    commit: tuple[str | None, bool] = dataclasses.field(default_factory=commit)
-    command: str = dataclasses.field(default_factory=lambda: shlex.join(sys.orig_argv))
-
-    def about(self) -> dict[str, Any]:
-        sha, dirty = self.commit
-        # without what is not set: a run that has begun goes on with its own source, which may not know the newest fields
-        site = {name: value for name, value in dataclasses.asdict(self.site).items() if value not in (None, [], {})}
-        start = {"start": self.start} if self.start else {}
-        return {"site": site, "commit": sha, "dirty": dirty, "command": self.command, **start}
-
-    @property
-    def of_report(self) -> dict[str, Any]:
-        """As in `job.json`, for the sweep's report."""
-        return self.about() | {"source": str(self.source)}
 
 
 def keep_grid(launch: Launch) -> None:
@@ -198,22 +139,6 @@ def _as_known(known: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
         else now.get(name, value)
         for name, value in known.items()
     }
-
-
-def _work_of(view: View) -> list[Any]:
-    """What is computed for a view, whatever the strength."""
-    mixed = view.mixup_alpha > 0 or view.cutmix_alpha > 0
-    return [view.count, view.size, view.crop, view.auto_augment, len(view.color), view.erasing_prob > 0, mixed]
-
-
-def architecture(run: Run) -> str:
-    """A hash of what the work per image depends on: runs of one architecture have the same MACs and the same speed."""
-    views = {name: _work_of(view) for name, view in active_views(run).items()}
-    bare, loop = unstarted(run), run.loop
-    objectives = {name: dataclasses.asdict(objective) | {"weight": None} for name, objective in active(bare.objectives).items()}
-    at_once = [run.optim.batch_size, loop.micro_batch_size, loop.precision, loop.compile, loop.cuda_graph, loop.threads]
-    parts = [run.data.image_size, views, dataclasses.asdict(bare.backbone), objectives, at_once]
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _source(job: Job, launch: Launch) -> Path:

@@ -22,8 +22,9 @@ from rich.console import Console
 from rich.text import Text
 
 from jobs.command import NodeInfo, report_command, start
-from jobs.folders import Launch, status_command, write_run
+from jobs.folders import status_command, write_run
 from jobs.plan.graph import Graph, Job
+from jobs.plan.launch import Launch
 from jobs.plan.time_left import Seen, Work, remaining, seen_of, time_of, work
 from jobs.slots import WHOLE, Slot, slots
 from vitssl import sweep_folder

@@ -21,12 +21,13 @@ if __name__ == "__main__":
 
 from rich.console import Console
 
-from jobs import folders, local
+from jobs import local
 from jobs.chosen import line_of, named, parents_of, runs_of, waiting_for, yet_to_queue
-from jobs.folders import Launch
 from jobs.plan.existing import identity_of
 from jobs.plan.graph import Graph, Job, only_evaluated
+from jobs.plan.launch import Launch
 from jobs.slurm import cluster
+from jobs.source import snapshot
 from jobs.submit import launch_all
 from vitssl import sweep_folder
 from vitssl.arguments import Parser, guarded
@@ -136,7 +137,7 @@ def _launch(sweep: Path, executors: set[str]) -> Launch:
 
 
 def _take_snapshot(launch: Launch) -> None:
-    launch.source = folders.snapshot(launch.sweep)
+    launch.source = snapshot(launch.sweep)
 
 
 if __name__ == "__main__":

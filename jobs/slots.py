@@ -10,8 +10,8 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jobs.folders import Launch
 from jobs.plan.graph import Job
+from jobs.plan.launch import Launch
 from jobs.plan.pace import on_gpu
 from vitssl.costs.emissions import visible_gpus
 from vitssl.words import counted

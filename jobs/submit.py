@@ -26,9 +26,11 @@ from jobs.display import show
 from jobs.inputs import prepare, reuse, weights
 from jobs.plan import equalize, existing, graph, notes, overrides, predict, shards, smoke, sweep, sweep_files
 from jobs.plan.cells import cells
+from jobs.plan.launch import Launch
 from jobs.plan.overrides import CLI
 from jobs.slurm import cluster, greenest
 from jobs.slurm.preflight import check_disk, placed
+from jobs.source import snapshot
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Site
 from vitssl.terminal import console as screen
@@ -109,7 +111,7 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
         prepare.build(missing, site)
         weights.fetch(unfetched, site)
         weights.prepare(stages)  # does what was imported fit?
-    launch = folders.Launch(runs / spec.name, executor, site, Path(), options.use_current_source)
+    launch = Launch(runs / spec.name, executor, site, Path(), options.use_current_source)
     prepare.check_images(stages)
     weights.check_networks(stages, site)
     if not options.smoke:
@@ -132,7 +134,7 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
         return launch_all(linked, launch, options.wait, console, lambda: _write(spec, linked, launch))
 
 
-def _reuse(linked: graph.Graph, launch: folders.Launch, asked: bool, console: Console) -> None:
+def _reuse(linked: graph.Graph, launch: Launch, asked: bool, console: Console) -> None:
     """Plan to take what other sweeps have trained, if that is asked for; else a note where they have something."""
     found = reuse.find(linked.jobs, launch.sweep)
     if asked:
@@ -142,7 +144,7 @@ def _reuse(linked: graph.Graph, launch: folders.Launch, asked: bool, console: Co
         note(f"{found.told(linked.jobs, 'done in')}; --reuse takes them from there instead of training them again")
 
 
-def _begin_when_green(within_s: float | None, linked: graph.Graph, predictions: Sequence, launch: folders.Launch, console: Console) -> None:
+def _begin_when_green(within_s: float | None, linked: graph.Graph, predictions: Sequence, launch: Launch, console: Console) -> None:
     if within_s is not None:
         start = greenest.find(within_s, linked, predictions, launch)
         console.print(str(start), soft_wrap=True)
@@ -175,7 +177,7 @@ def _executor(asked: str, dry_run: bool, site: Site) -> str:
 
 
 def _dry_run(
-    spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch, unfetched: dict[str, str], options: argparse.Namespace, console: Console
+    spec: sweep.Spec, linked: graph.Graph, launch: Launch, unfetched: dict[str, str], options: argparse.Namespace, console: Console
 ) -> int:  # fmt: skip
     """Print the totals first: with all jobs, a large sweep's tables and scripts are hundreds of lines."""
     from jobs.slurm import launcher
@@ -204,7 +206,7 @@ def _dry_run(
     return 0
 
 
-def launch_all(linked: graph.Graph, launch: folders.Launch, wait: bool, console: Console, write: Callable[[], None]) -> int:
+def launch_all(linked: graph.Graph, launch: Launch, wait: bool, console: Console, write: Callable[[], None]) -> int:
     """Begin all runs, here or on SLURM, once ``write`` has left in the sweep's folder what they need; gives the exit code."""
     refuse_two_at_once(linked, launch)
     if launch.executor == "local":
@@ -220,7 +222,7 @@ def launch_all(linked: graph.Graph, launch: folders.Launch, wait: bool, console:
     return waiting.wait_for(linked, launch, console) if wait else 0
 
 
-def refuse_two_at_once(linked: graph.Graph, launch: folders.Launch) -> None:
+def refuse_two_at_once(linked: graph.Graph, launch: Launch) -> None:
     """A run must not be trained by this machine and by SLURM at once, nor by two people."""
     local.refuse_running(launch.sweep)
     folders = [job.folder for job in linked.jobs]
@@ -233,9 +235,9 @@ def refuse_two_at_once(linked: graph.Graph, launch: folders.Launch) -> None:
         raise ConfigError(f"{queued}; cancel that first with jobs/cancel.py {launch.sweep}")
 
 
-def _write(spec: sweep.Spec, linked: graph.Graph, launch: folders.Launch) -> None:
+def _write(spec: sweep.Spec, linked: graph.Graph, launch: Launch) -> None:
     reuse.take(linked.jobs, launch.sweep)
-    launch.source = folders.snapshot(launch.sweep)
+    launch.source = snapshot(launch.sweep)
     folders.keep_grid(launch)
     for job in linked.jobs:
         folders.restate(job)

@@ -140,7 +140,7 @@ APART = {
     "vitssl.report.tables": [f"vitssl.report.{name}" for name in ("figures", "findings", "pages")],
     "vitssl.report.figures": [f"vitssl.report.{name}" for name in ("tables", "findings", "pages")],
     "vitssl.report.findings": [f"vitssl.report.{name}" for name in ("tables", "figures", "pages")],
-    "jobs.plan": ["jobs.inputs", "jobs.slurm", "jobs.local", "jobs.display"],
+    "jobs.plan": ["jobs.folders", "jobs.inputs", "jobs.slurm", "jobs.local", "jobs.display"],
     "jobs.inputs": ["jobs.local", "jobs.display"],
     "jobs.slurm": ["jobs.inputs", "jobs.local", "jobs.display"],
 }

@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from jobs.display.tables import print_table
-from jobs.folders import Launch
 from jobs.plan.graph import Graph, Job, short
+from jobs.plan.launch import Launch
 from jobs.plan.predict import START_S, Prediction, hours_here, longest_chain_hours, most_gpus
 from jobs.plan.sweep import Spec
 from jobs.slots import slots

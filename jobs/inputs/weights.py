@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from jobs.command import cli_command
-from jobs.folders import architecture
 from jobs.plan import ask
+from jobs.plan.architecture import architecture
 from jobs.plan.cells import Stage
 from jobs.plan.shards import expected_index
 from vitssl.config import ConfigError, Run, Site, assign, check_fits, checkpoints, load

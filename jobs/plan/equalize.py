@@ -9,8 +9,8 @@ Multiply-adds are counted; hours and energy are those that finished runs of the 
 
 from __future__ import annotations
 
-from jobs.folders import Launch
 from jobs.plan.cells import Cell, Stage, resources_of
+from jobs.plan.launch import Launch
 from jobs.plan.pace import key_of, measured
 from jobs.plan.predict import costs_of
 from jobs.plan.shards import expected_index, num_images

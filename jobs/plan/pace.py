@@ -8,7 +8,8 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from jobs.folders import Launch, architecture
+from jobs.plan.architecture import architecture
+from jobs.plan.launch import Launch
 from jobs.plan.sweep import Resources
 from vitssl.config import ConfigError, Run
 from vitssl.costs.emissions import visible_gpus

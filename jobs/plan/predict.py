@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.folders import Launch, architecture, digest, source_files
 from jobs.plan import ask
+from jobs.plan.architecture import architecture
 from jobs.plan.graph import Graph, Job
+from jobs.plan.launch import Launch
 from jobs.plan.pace import Key, Pace, key_of, measured, on_gpu
 from jobs.plan.shards import expected_index, images_evaluated, images_trained
 from jobs.plan.sweep import Spec
+from jobs.source import digest, source_files
 from vitssl.config import ConfigError, Run, Site, recorded
 from vitssl.costs.emissions import intensity_kg_per_kwh
 from vitssl.files import read_json, write_json

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import mean
 
-from jobs.folders import architecture
+from jobs.plan.architecture import architecture
 from jobs.plan.graph import Job
 from jobs.plan.predict import START_S
 from jobs.plan.shards import images_worked

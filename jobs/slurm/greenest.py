@@ -8,8 +8,8 @@ import time
 from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from jobs.folders import Launch
 from jobs.plan.graph import Graph
+from jobs.plan.launch import Launch
 from jobs.plan.overrides import CLI
 from jobs.plan.predict import Prediction, longest_chain_hours
 from vitssl.config import ConfigError

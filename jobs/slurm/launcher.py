@@ -20,9 +20,10 @@ from typing import Any
 from rich.console import Console
 
 from jobs.chosen import yet_to_queue
-from jobs.folders import Busy, Launch, locked, status_command, write_run
+from jobs.folders import Busy, locked, status_command, write_run
 from jobs.node import Node, Report, not_done, refuse
 from jobs.plan.graph import Graph, Job
+from jobs.plan.launch import Launch
 from jobs.slurm import cluster, limits, preflight, sbatch
 from jobs.slurm.cluster import ENDING_S
 from vitssl.config import ConfigError

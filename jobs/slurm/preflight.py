@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import astuple
 from pathlib import Path
 
-from jobs.folders import Launch
 from jobs.plan import predict
 from jobs.plan.graph import Job
+from jobs.plan.launch import Launch
 from jobs.plan.overrides import CLI
 from jobs.plan.sweep import Spec
 from jobs.site_profile import is_set

@@ -18,9 +18,9 @@ from submitit.core.utils import DelayedSubmission, JobPaths
 from submitit.helpers import clean_env, environment_variables
 
 from jobs.command import set_up
-from jobs.folders import Launch
 from jobs.node import warning_s
 from jobs.plan.graph import Job
+from jobs.plan.launch import Launch
 from jobs.site_profile import options
 from jobs.slurm import cluster, limits
 from vitssl.config import Site

@@ -9,8 +9,9 @@ from pathlib import Path
 from rich.console import Console
 
 from jobs.command import report_command
-from jobs.folders import Launch, status_command
+from jobs.folders import status_command
 from jobs.plan.graph import Graph
+from jobs.plan.launch import Launch
 from jobs.slurm import cluster
 from vitssl.run_folder import error_of
 

@@ -10,10 +10,12 @@ from typing import NamedTuple
 
 import pytest
 
-from jobs.folders import Launch, architecture, digest, source_files
 from jobs.inputs import prepare
 from jobs.plan import equalize, graph, overrides, predict, shards, sweep
+from jobs.plan.architecture import architecture
 from jobs.plan.cells import Cell, cells
+from jobs.plan.launch import Launch
+from jobs.source import digest, source_files
 from tests.jobs.conftest import write_finished
 from tests.report.conftest import record
 from vitssl.config import ConfigError, Site, active

@@ -10,6 +10,7 @@ import pytest
 
 from jobs import command, folders
 from jobs.plan.graph import Job
+from jobs.plan.launch import Launch
 from tests.jobs.conftest import write_index
 from vitssl import config
 from vitssl.config import ConfigError, Site
@@ -21,16 +22,16 @@ def begun(expand, tmp_path: Path) -> Job:
     """A run that was begun by an older source, which knew no `init_weights` and no `evals`."""
     job, source = expand().jobs[0], tmp_path / "older"
     source.mkdir()
-    folders.write_run(job, folders.Launch(job.folder.parent, "local", Site(), source, commit=("old", False)))
+    folders.write_run(job, Launch(job.folder.parent, "local", Site(), source, commit=("old", False)))
     content = config.read_yaml(job.folder / "run.yaml")
     write_json(job.folder / "run.yaml", {name: value for name, value in content.items() if name not in ("evals", "init_weights")})
     (job.folder / "last.pt").touch()
     return job
 
 
-def launch(job: Job, tmp_path: Path) -> folders.Launch:
+def launch(job: Job, tmp_path: Path) -> Launch:
     (tmp_path / "newer").mkdir()
-    return folders.Launch(job.folder.parent, "local", Site(name="elsewhere"), tmp_path / "newer", commit=("new", False))
+    return Launch(job.folder.parent, "local", Site(name="elsewhere"), tmp_path / "newer", commit=("new", False))
 
 
 def test_a_begun_run_goes_on_with_its_source_and_with_a_run_yaml_that_this_can_read(begun, tmp_path):
@@ -92,7 +93,7 @@ def test_shards_of_an_evaluator_become_absolute_are_bound_and_have_to_be_there(e
     write_index(Path("shards/other"), [("test", 20)])
     job = expand("arms=[scratch]", "evals.o={type: classification, shards: shards/other}").jobs[0]
     assert job.run.evals["o"]["shards"] == str(Path("shards/other").resolve())
-    folders.write_run(job, folders.Launch(job.folder.parent, "local", Site(), tmp_path, commit=("x", False)))
+    folders.write_run(job, Launch(job.folder.parent, "local", Site(), tmp_path, commit=("x", False)))
     assert job.run.evals["o"]["shards"] in read_json(job.folder / "job.json")["binds"]
     for override in ("evals.o={shards: shards/none}", "evals.o={shards: shards/other, split: nope}"):
         with pytest.raises(ConfigError, match=r"command line: evals\.o\.shards: "):

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from jobs import submit
-from jobs.folders import Launch, keep_grid
+from jobs.folders import keep_grid
+from jobs.plan.launch import Launch
 from jobs.plan.predict import Prediction
 from jobs.slurm import greenest
 from vitssl.config import ConfigError, Site

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from jobs.command import NodeInfo
-from jobs.folders import Launch
 from jobs.plan.graph import Graph
+from jobs.plan.launch import Launch
 from jobs.slurm import cluster, sbatch
 from jobs.slurm.sbatch import arrays_of, dependency_of
 from vitssl.config import Site, merge

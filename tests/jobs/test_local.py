@@ -25,6 +25,7 @@ from rich.console import Console
 from jobs import cancel, command, folders, status, submit
 from jobs import local as local_executor
 from jobs.plan.graph import Graph
+from jobs.plan.launch import Launch
 from tests.conftest import TINY, sweep_facts
 from tests.jobs.conftest import EXAMPLE, STAND_IN, over, trained_by
 from vitssl import cli, config, sweep_folder, version
@@ -104,7 +105,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_does(local, place: 
     checkpoint = _wait_for(lambda: next(Path("runs").glob("*/scratch-*/last.pt"), None))
     for executor in ("local", "slurm"):  # nobody else takes it up meanwhile
         with pytest.raises(config.ConfigError, match=f"process {process.pid} on this machine is running "):
-            submit.refuse_two_at_once(Graph([], []), folders.Launch(Path("runs/example"), executor, config.Site(), Path()))
+            submit.refuse_two_at_once(Graph([], []), Launch(Path("runs/example"), executor, config.Site(), Path()))
     assert [s.state for s in status.look(Path("runs/example")).statuses] == ["waiting"]  # the stand-in writes no metrics
     stop_file = Path(read_json(Path("runs/example/local.json"))["stop_file"])
     stop_file.touch()  # as the signal below does, which ends it too soon to look in between
@@ -206,7 +207,7 @@ def test_a_begun_run_goes_on_with_its_own_source_unless_told_otherwise(local, mo
     (own,) = Path("runs/example/source").iterdir()
     newer = Path("runs/example/source/newer").resolve()
     shutil.copytree(own, newer)
-    monkeypatch.setattr(folders, "snapshot", lambda sweep: newer)  # the source changed
+    monkeypatch.setattr(submit, "snapshot", lambda sweep: newer)  # the source changed
     local("arms=[scratch]")
     (run / "done.json").unlink()
     local("arms=[scratch]", "--use-current-source")

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from jobs.display import show
-from jobs.folders import Launch, architecture, digest, source_files
 from jobs.plan import overrides, pace, predict, shards
+from jobs.plan.architecture import architecture
 from jobs.plan.graph import Graph
+from jobs.plan.launch import Launch
 from jobs.plan.sweep import read
+from jobs.source import digest, source_files
 from tests.jobs.conftest import write_finished
 from vitssl.config import Objectives, Run, Site, Subset
 from vitssl.config.objectives.mae import MaeConfig

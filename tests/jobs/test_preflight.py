@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from jobs.folders import Launch
+from jobs.plan.launch import Launch
 from jobs.slurm import cluster, launcher, limits, preflight
 from jobs.slurm.limits import Nodes, Partition
 from vitssl.config import Site

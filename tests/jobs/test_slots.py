@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from jobs import local, slots, submit
-from jobs.folders import Launch
 from jobs.plan import overrides, sweep
 from jobs.plan.cells import resources_of
+from jobs.plan.launch import Launch
 from tests.jobs.conftest import EXAMPLE, STAND_IN, over, trained_by
 from tests.jobs.test_local import HERE, ONE, ROOT
 from vitssl.config import ConfigError, Site

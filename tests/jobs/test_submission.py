@@ -17,8 +17,8 @@ import pytest
 from rich.console import Console
 
 from jobs import folders, node
-from jobs.folders import Launch
 from jobs.plan.graph import Graph
+from jobs.plan.launch import Launch
 from jobs.slurm import cluster, launcher, limits, waiting
 from jobs.slurm.cluster import Entry
 from jobs.slurm.launcher import Rest

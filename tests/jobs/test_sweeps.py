@@ -18,6 +18,7 @@ from jobs.inputs import prepare
 from jobs.plan import overrides, shards, smoke, sweep
 from jobs.plan.cells import cells
 from jobs.plan.graph import Job, link
+from jobs.plan.launch import Launch
 from tests.conftest import but_for_a_release
 from tests.shipped import SWEEPS, skip_long
 from vitssl import report, train
@@ -50,7 +51,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def train_once(job: Job, launch: folders.Launch, trained: Path) -> None:
+def train_once(job: Job, launch: Launch, trained: Path) -> None:
     """Train the job's Run, or take what an equal one of another sweep left, which ends at once."""
     equal = trained / job.identity
     if equal.exists():
@@ -77,7 +78,7 @@ def test_every_arm_trains_evaluates_and_is_reported(
             stage.run.loop.threads, stage.run.loop.device, stage.run.data.cache_dir = 1, "cpu", str(digits.with_name("cache"))
     prepare.build(prepare.shards(stage for cell in planned for stage in cell.stages), Site())
     graph = link(spec, planned, tmp_path / spec.name, shards.fingerprint)
-    launch = folders.Launch(tmp_path / spec.name, "local", Site(), ROOT, commit=(None, True))
+    launch = Launch(tmp_path / spec.name, "local", Site(), ROOT, commit=(None, True))
     launch.sweep.mkdir()
     folders.write_sweep(spec, graph, launch)
     for job in graph.jobs:

@@ -11,9 +11,9 @@ from rich.table import Table
 
 from jobs import local, status, submit
 from jobs.display import show, tables
-from jobs.folders import Launch
 from jobs.local import Place
 from jobs.plan import overrides, predict
+from jobs.plan.launch import Launch
 from jobs.plan.predict import START_S
 from jobs.plan.sweep import read
 from jobs.plan.time_left import Seen, Work, remaining, seen_of, work
