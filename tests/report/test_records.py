@@ -242,12 +242,13 @@ def test_results_that_are_not_finite_are_results(folder):
 
 
 def test_of_several_seeds_too(sweep):
-    folder = sweep({"scratch": 80.0, "ssat": 82.0}, {"seed": [0, 1, 2]}, columns=None)
-    rewrite(folder / "ssat-train-1" / "done.json", "test", "loss", value=math.nan)
-    rewrite(folder / "scratch-train-1" / "done.json", "test", "loss", value=math.inf)
+    folder = sweep({"scratch": 80.0, "scratch_b": 81.0, "ssat": 82.0, "ssat_b": 83.0}, {"seed": [0, 1, 2]}, columns=None)
+    rewrite(folder / "scratch-train-1" / "done.json", "test", "loss", value=math.nan)
+    rewrite(folder / "scratch_b-train-1" / "done.json", "test", "loss", value=math.inf)
     rewrite(folder / "sweep.json", "metric", value="loss")
     report.write(folder)
-    assert "6 runs" in report.summary(folder)
+    assert [row.arm.name for row in report.read(folder).ranking(None)] == ["ssat", "ssat_b"]
+    assert "The best arm by NLL is scratch" not in report.summary(folder)
 
 
 def test_records_of_other_versions_may_hold_more(tmp_path):

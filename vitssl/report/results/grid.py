@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import isfinite
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -188,7 +189,8 @@ class Grid:
         return [] if self.unselected or self.rivals(column) else self._ranked(column)
 
     def _ranked(self, column: Any) -> list[Row]:
-        scored = [(row, by_seed) for row in self.rows if (by_seed := self.compared(row, column))]
+        compared = [(row, by_seed) for row in self.rows if (by_seed := self.compared(row, column))]
+        scored = [(row, by_seed) for row, by_seed in compared if all(map(isfinite, by_seed.values()))]  # an overflow has no rank
         if len(scored) < 2 or any(len(by_seed) < 2 for _, by_seed in scored):
             return []
         return [row for row, _ in sorted(scored, key=lambda pair: mean(pair[1].values()), reverse=not self.measured.lower_is_better)]

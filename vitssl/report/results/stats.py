@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import hypot, sqrt
-from statistics import mean, variance
+from math import hypot, isfinite, nan, sqrt
+from statistics import mean, stdev, variance
 
 from scipy.optimize import brentq
 from scipy.special import ndtri, stdtrit
@@ -156,8 +156,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def std(values: list[float]) -> float | None:
-    """Sample standard deviation (n - 1); None for fewer than two values."""
-    return sqrt(variance(values)) if len(values) > 1 else None
+    """Sample standard deviation (n - 1); None for fewer than two values, NaN where one is not finite."""
+    if len(values) < 2:
+        return None
+    return stdev(values) if all(map(isfinite, values)) else nan
 
 
 def plus_minus(values: Sequence[float]) -> str:
@@ -170,13 +172,13 @@ def difference(arm: dict[object, float], baseline: dict[object, float], overlap:
     """Arm minus baseline, both by seed.
 
     Paired over the seeds that both have, if there are any: a seed draws images and labels too. Otherwise Welch's two-sample interval.
-    None when either is empty.
+    None when either is empty, or has a value that is not finite.
 
     Args:
         overlap: test images / training images of a fold, which is added to 1 / seeds in the variance of the mean (C. Nadeau and Y. Bengio,
             Machine Learning, 2003).
     """
-    if not arm or not baseline:
+    if not arm or not baseline or not all(map(isfinite, (*arm.values(), *baseline.values()))):
         return None
     if common := [seed for seed in arm if seed in baseline]:
         both = "" if len(common) == len(arm) == len(baseline) else " common to both"
@@ -189,7 +191,7 @@ def _paired(differences: list[float], whose: str, overlap: float) -> Difference:
     if n == 1:
         return Difference(centre, f"one seed{whose}", n)
     how = f"Student's t, paired over {n} seeds{whose}" if n >= LEAST else f"{n} seeds{whose} are too few for an interval"
-    return _spread(centre, how, n, sqrt(variance(differences)) * sqrt(1 / n + overlap), n - 1, overlap)
+    return _spread(centre, how, n, stdev(differences) * sqrt(1 / n + overlap), n - 1, overlap)
 
 
 def _unpaired(a: list[float], b: list[float], overlap: float) -> Difference:
