@@ -151,7 +151,8 @@ def test_slices_are_part_of_it_where_batch_norms_take_their_statistics():
         return config.identity(make({"objectives.classify.pool": "mean", "backbone.name": "resnet50"}, fields))
 
     few = {"loop.micro_batch_size": 16}
-    per_gpu = {"backbone.batch_norm": "per_gpu"}
+    per_gpu, whole = {"backbone.batch_norm": "per_gpu"}, {"loop.micro_batch_size": 1024}
+    assert of(**per_gpu, **whole) == "dddecafadc9a"  # as it was
     assert len({of(), of(**few), of(**per_gpu), of(**per_gpu, **few)}) == 4
     assert of(**{"loop.micro_batch_size": 1024}) == of()  # a batch has no more images
     probe = {"backbone.frozen": True, "init_from": "x"}

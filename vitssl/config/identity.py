@@ -23,8 +23,8 @@ SCHEMA = 2  # to be raised when a default changes, as what differs from the defa
 def identity(run: Run) -> str:
     """Hash (12 hex digits) of the fields that define the result; those that have no effect in this Run do not."""
     content = {"schema": SCHEMA, "run": identifying(run)}
-    if (images := run.loop.micro_batch_size) is not None and images < run.optim.batch_size and _has_batch_norm(run):
-        content["micro_batch_size"] = images  # statistics are those of a forward pass
+    if (images := run.loop.micro_batch_size) is not None and _depends_on_slices(run, images):
+        content["micro_batch_size"] = images
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -54,8 +54,16 @@ def _differing(part: Any, default: Any, left_out: Collection[str] = (), prefix: 
     return differing
 
 
-def _has_batch_norm(run: Run) -> bool:
-    """May a batch norm be trained? Of timm's networks it is not known here, so the answer is yes although some have none."""
+def _depends_on_slices(run: Run, images: int) -> bool:
+    """May a batch norm be trained, whose statistics are those of a forward pass of so many images of a GPU?
+
+    Of timm's networks it is not known here, so the answer is yes although some have none. The number of GPUs, on which it depends too, is
+    not part of a Run.
+    """
+    if run.backbone.batch_norm == "per_gpu":
+        return True
+    if images >= run.optim.batch_size:  # there is one slice
+        return False
     of_backbone = "batch_norm" in family(run.backbone).reads.split() and not run.backbone.frozen
     return of_backbone or any(objective.has_batch_norm() for objective in active(run.objectives).values())
 

@@ -37,6 +37,9 @@ class SimclrConfig(ObjectiveConfig):
     def views(self) -> list[str]:
         return list(dict.fromkeys([self.view, self.second]))
 
+    def has_batch_norm(self) -> bool:
+        return self.batch_norm or self.last_batch_norm
+
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
         yield from less_than(1, self, name, "hidden_dim", "out_dim", "layers")
