@@ -119,9 +119,9 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
     linked = graph.link(spec, planned, launch.sweep, shards.fingerprint)
     folders.check_trained(linked.jobs)
     _reuse(linked, launch, options.reuse, console)
-    earlier = existing.superseded(linked.jobs, launch.sweep)
-    for line in [] if options.smoke else [*notes.notes(spec, planned, site), *filter(None, [earlier])]:
-        note(line)
+    if not options.smoke:
+        for line in filter(None, [*notes.notes(spec, planned, site), existing.superseded(linked.jobs, launch.sweep)]):
+            note(line)
     if options.dry_run:
         with placed(spec, site_profile.file_of(named)):
             return _dry_run(spec, linked, launch, unfetched, options, console)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitssl.config import SCHEMA, ConfigError, Run, assign, checkpoints, dotted, identifying, identity, load
 from vitssl.config.methods import flow
@@ -55,24 +55,24 @@ def content_of(path: Path) -> str:
 # ---------------------------------------------------------------------------------------------------------- superseded
 
 
-def superseded(jobs: Iterable[Job], sweep: Path) -> str | None:
+def superseded(jobs: Sequence[Job], sweep: Path) -> str | None:
     """What to say where runs of an earlier submission are trained, and others of their arms, stages and axes are now to be."""
     places = {_place(job.arm, job.stage, job.axes): job for job in jobs}
-    kept = {job.folder for job in places.values()}
+    kept = {job.folder for job in jobs}
     left, changed = 0, dict[tuple[str, str], list[str]]()
     for folder in sorted(path.parent for path in sweep.glob("*/job.json") if path.parent not in kept and is_trained(path.parent)):
         with suppress(ConfigError):  # damaged, and not needed
             record = read_json(folder / "job.json")
             job = places.get(_place(record.get("arm"), record.get("stage"), record.get("axes")))
             if job is not None and not job.is_trained:
-                left += 1
                 if (job.arm, job.stage) not in changed:  # a run.yaml takes long to read
                     changed[job.arm, job.stage] = _changed(load(folder), job.run)
+                left += 1
     fields = list(dict.fromkeys(line for lines in changed.values() for line in lines))
-    if not fields:
+    if not left:
         return None
-    differ = "differs" if left == 1 else "differ"
-    return f"{counted(left, 'trained run')} of {sweep.name} {differ} from these in {few(fields)}: kept, but not in the report"
+    what = f"{counted(left, 'trained run')} of {sweep.name} {'differs' if left == 1 else 'differ'} from these"
+    return f"{what}{f' in {few(fields)}' if fields else ''}: kept, but not in the report"
 
 
 def _place(arm: str | None, stage: str | None, axes: dict | None) -> str:
@@ -82,7 +82,15 @@ def _place(arm: str | None, stage: str | None, axes: dict | None) -> str:
 def _changed(before: Run, now: Run) -> list[str]:
     """The fields that tell two Runs apart, but for what they start from, each with its values."""
     first, second = (dotted(identifying(run)) for run in (before, now))
+    names = {name for name in first.keys() | second.keys() if first.get(name) != second.get(name)} - checkpoints(now).keys()
+    if before.data.sha256 is None or now.data.sha256 is None:  # not built yet
+        names.discard("data.sha256")
+    parts = {name for name in names if any(other.startswith(f"{name}.") for other in names)}
     values = [dotted(dataclasses.asdict(run)) for run in (before, now)]
-    names = [name for name in {**second, **first} if first.get(name) != second.get(name) and name not in checkpoints(now)]
-    shown = {name: [flow(of.get(name)) for of in values] for name in names}
+    shown = {name: [_shown(of, name) for of in values] for name in sorted(names - parts)}
     return ["the images" if name == "data.sha256" else f"{name} ({old}, now {new})" for name, (old, new) in shown.items()]
+
+
+def _shown(values: dict[str, Any], name: str) -> str:
+    """A field's value; of a part, whether it is there."""
+    return "on" if any(other.startswith(f"{name}.") for other in values) else flow(values.get(name))

@@ -267,8 +267,14 @@ def test_what_an_earlier_submission_of_this_sweep_trained_otherwise_is_said_to_b
     assert run("arms=[chain_short]", "--dry-run") == 0
     assert "trained run" not in capfd.readouterr().err
     assert run("arms=[chain_short]", "loop.max_steps=3", "finetune.optim.lr=0.125", "--dry-run") == 0
-    left = "2 trained runs of example differ from these in optim.lr (0.001, now 0.125) and loop.max_steps (2, now 3): kept, but not in "
+    left = "2 trained runs of example differ from these in loop.max_steps (2, now 3) and optim.lr (0.001, now 0.125): kept, but not in "
     assert left in capfd.readouterr().err
+    more = ["finetune.objectives.classify.label_smoothing=0.1", "pretrain.objectives.simclr={}", "pretrain.data.views.second={}"]
+    assert run("arms=[chain_short]", *more, "--dry-run") == 0
+    fields = "objectives.classify.label_smoothing (0.0, now 0.1), data.views.second (null, now on) and objectives.simclr (null, now on)"
+    assert f"2 trained runs of example differ from these in {fields}: kept" in capfd.readouterr().err
+    assert run("arms=[chain_short]", "finetune.objectives.classify.norm=batch", "finetune.loop.micro_batch_size=4", "--dry-run") == 0
+    assert "1 trained run of example differs from these in objectives.classify.norm (none, now batch): kept" in capfd.readouterr().err
     assert run("arms=[chain_short]", "loop.max_steps=3", "axes.seed=[1]", "--dry-run") == 0
     assert "trained run" not in capfd.readouterr().err  # of another seed: nothing takes its place
     for damaged in Path("runs/example").glob("*/run.yaml"):
