@@ -136,10 +136,11 @@ def _share_evaluators(job: Job, first: Job) -> None:
     """Let the run of equal Runs have the evaluators of all of them; raises a ConfigError where one name stands for two."""
     for name, cfg in evals_of(job.run).items():
         known = evals_of(first.run).get(name)
-        if known is not None and known != cfg:
+        if known is not None and known.defining() != cfg.defining():
             reason = f"evaluators do not affect results, so run {first.name} is shared, which has another {name!r}"
             raise ConfigError(f"{reason}; give one of them another name", f"evals.{name}")
-        first.run.evals.setdefault(name, job.run.evals[name])
+        if known is None:
+            first.run.evals[name] = job.run.evals[name]
 
 
 def _check_told_apart(job: Job, first: Job) -> None:

@@ -299,6 +299,10 @@ def test_equal_runs_are_evaluated_as_each_of_them_asks(expand) -> None:
     words = ["axes.seed=0", "axes.data=plain", "arms=[chain_short,chain_long]"]
     of_each = ["arms.chain_short.pretrain.evals.knn={type: knn, k: 5}", "arms.chain_long.pretrain.evals.probe={type: linear}"]
     assert [sorted(job.run.evals) for job in expand(*words, *of_each).jobs if job.stage == "pretrain"] == [["knn", "probe"]]
+    one_of = ["arms.chain_short.pretrain.evals.knn=null", "arms.chain_long.pretrain.evals.knn={type: knn, k: 5, every: 2}"]
+    for asked in (one_of, [of_each[0], one_of[1]]):  # null is none; how often it is run changes no result
+        (pretrain,) = (job for job in expand(*words, *asked).jobs if job.stage == "pretrain")
+        assert pretrain.run.evals["knn"]["k"] == 5
     of_each[1] = "arms.chain_long.pretrain.evals.knn={type: knn, k: 7}"
     with pytest.raises(ConfigError, match=r"run chain_short-pretrain-.* is shared, which has another 'knn'; give one of them") as error:
         expand(*words, *of_each)
