@@ -22,7 +22,7 @@ from vitssl.config.evals import evals_of
 from vitssl.config.sweep import Arm
 from vitssl.files import held, read_json, write_json
 from vitssl.reader import read_whole
-from vitssl.run_folder import CANCELLED, DONE, ERROR, LAST, SLURM_JOB
+from vitssl.run_folder import CANCELLED, DONE, ERROR, LAST
 from vitssl.sweep_folder import GRID, SUBMITTING, SWEEP
 from vitssl.version import ROOT
 
@@ -106,7 +106,7 @@ def write_run(job: Job, launch: Launch) -> None:
         "source": str(source),
     }
     write_json(job.folder / "job.json", before | {"evaluation": content} if trained else content)
-    for stale in (ERROR, CANCELLED, SLURM_JOB):
+    for stale in (ERROR, CANCELLED):
         (job.folder / stale).unlink(missing_ok=True)
 
 

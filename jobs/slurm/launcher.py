@@ -64,6 +64,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> None:
         room = preflight.check(todo, launch)
         for job in todo:
             write_run(job, launch)
+            (job.folder / SLURM_JOB).unlink(missing_ok=True)
         arrays, last = _queue(graph, todo, room, launch)
     done, queued = sum(job.is_done for job in graph.jobs), sum(len(array.jobs) for array in arrays)
     listed = ", ".join(f"{a.id} ({a.jobs[0].arm} {a.jobs[0].stage} x {len(a.jobs)})" for a in arrays) or "none"

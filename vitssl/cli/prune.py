@@ -159,7 +159,7 @@ def _of_sweep(sweep: Path) -> Iterator[Leftover]:
 
 def _may_go_on(sweep: Path) -> bool:
     """Can a job of it be queued or running, or its report? Its folders tell, without asking SLURM."""
-    begun = [path.parent for path in sweep.glob("*/slurm.json")]
+    begun = [path.parent for path in sweep.glob(f"*/{SLURM_JOB}")]
     if not all(is_finished(folder) or _failed(folder) or (folder / CANCELLED).exists() for folder in begun):
         return True
     report, job = sweep / "report" / "report.html", sweep / SLURM_JOB
