@@ -169,7 +169,7 @@ class Trained:
             ConfigError: there is no such block, or they are no list.
         """
         count = len(self.model.backbone.widths)
-        if isinstance(blocks, int):
+        if not isinstance(blocks, Sequence):
             raise ConfigError(f"{blocks} is not a list of blocks; write [{blocks}]", "blocks")
         if wrong := next((block for block in blocks if not -count <= block < count), None):
             raise ConfigError(f"there is no block {wrong}; {self.run.backbone.network} has {-count} to {count - 1}", "blocks")

@@ -130,7 +130,7 @@ def test_without_a_checkpoint_that_can_be_read_nothing_is_trained(tmp_path):
 @pytest.mark.parametrize("at", [1, 2])
 def test_killed_in_an_evaluation_it_goes_on_with_that_evaluation(folder, monkeypatch, at):
     """The last one too, which is of what the run leaves."""
-    loop = {"loop": {"epochs": 2, "eval_every": 1, "log_every": 1}}
+    loop = {"loop": {"epochs": 2, "eval_every": 1, "log_every": 1}, "data.val_fraction": 0.2}
     whole, killed = folder("whole", CLASSIFY, loop), folder("killed", CLASSIFY, loop)
     assert train.main([str(whole)]) == 0
     evaluate, calls = evaluators.evaluate, []
@@ -149,6 +149,8 @@ def test_killed_in_an_evaluation_it_goes_on_with_that_evaluation(folder, monkeyp
     evaluated = [event["step"] for event in read_events(whole / "metrics.jsonl") if event["event"] == "eval"]
     assert owed["to_evaluate"] and owed["step"] == evaluated[at - 1]
     assert train.main([str(killed)]) == 0 and same(whole, killed)
+    best = [tensor_files.read(run / "best.pt")["model"] for run in (whole, killed)]
+    assert all(torch.equal(best[0][name], best[1][name]) for name in best[0])
     lines = [[(e["step"], e["test"]) for e in read_events(run / "metrics.jsonl") if e["event"] == "eval"] for run in (whole, killed)]
     assert lines[0] == lines[1] and not tensor_files.read(killed / "last.pt")["progress"]["to_evaluate"]
 

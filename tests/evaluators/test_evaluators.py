@@ -15,7 +15,7 @@ from PIL import Image
 import vitssl
 from jobs.display import states
 from tests.ranks import run_ranks
-from vitssl import cli, config, train
+from vitssl import cli, config, dist, train
 from vitssl.config import ConfigError
 from vitssl.config.evals import evals_of, pending
 from vitssl.data import shards
@@ -248,3 +248,12 @@ def test_an_evaluator_that_gives_no_accuracy_stands_for_itself_by_its_first_metr
     assert states._score(evaluations(run)[::-1], "top1") == "1.25 (own loss)"
     of_run = SimpleNamespace(of=lambda kind: evaluations(run) if kind == "eval" else [], evals={"own": {}})
     assert next(iter(curves._curves_of([of_run]).items())) == ("own NLL", ("eval", "own", "loss"))
+
+
+def test_a_run_of_fp16_is_evaluated_in_fp32_on_a_cpu_as_it_predicts(folder, monkeypatch):
+    run = folder("run", MAE, {"objectives.classify": {}, "loop": {"max_steps": 1, "precision": "fp16", "eval_every": 0}}, KNN)
+    autocast, asked, training = dist.autocast, [], train.train_step
+    monkeypatch.setattr(train, "train_step", lambda *args: (training(*args), asked.clear())[0])
+    monkeypatch.setattr(dist, "autocast", lambda where, precision: asked.append(precision) or autocast(where, precision))
+    assert train.main([str(run)]) == 0
+    assert set(asked) == {"fp32"} and len(asked) > 3  # evaluators, pictures, throughput

@@ -99,7 +99,7 @@ class TrainState:
     @property
     def is_best(self) -> bool:
         """Did its evaluation make this the best state on the held-out split?"""
-        return not self.progress.to_evaluate and self.progress.best_val.get("epoch") == self.epoch
+        return self.progress.best_val.get("epoch") == self.epoch
 
     def _ended(self, every: int) -> bool:
         """Did the newest step train on the last image of so many epochs, or of a multiple? It may end several at once; 0 is never."""
