@@ -409,8 +409,7 @@ class Killed(BaseException):
     """Nothing of the loop runs any more."""
 
 
-@pytest.mark.parametrize("lost", [False, True])
-def test_the_best_weights_are_those_of_the_best_evaluation_after_a_kill_too(folder, monkeypatch, lost):
+def test_the_best_weights_are_those_of_the_best_evaluation_after_a_kill_too(folder, monkeypatch):
     run = folder("run", CLASSIFY, {"data.val_fraction": 0.2, "loop": {"epochs": 4}, "optim.lr": 3e-3})
     step, evaluated = train.train_step, evaluate.in_training
 
@@ -426,8 +425,7 @@ def test_the_best_weights_are_those_of_the_best_evaluation_after_a_kill_too(fold
             train.main([str(run)])
     last, best = (torch.load(run / name, weights_only=True) for name in ("last.pt", "best.pt"))
     assert int(last["progress"]["best_val"]["epoch"]) == 2 and same_state(last["model"], best["model"]) and best.keys() == {"model", "data"}
-    if lost:  # killed between the two
-        (run / "best.pt").unlink()
+    (run / "best.pt").unlink()  # killed between the two
 
     def worse(train_state, *rest):  # as a GPU may compute another time, and what is better came in an evaluation that was lost
         evaluated(train_state, *rest)
