@@ -18,7 +18,7 @@ def test_a_card_has_data_recipe_accuracy_with_its_spread_and_costs(sweep) -> Non
     assert "- pretrain: mae; 50 epochs of batch 64, adamw, learning rate 0.00025 after a warm-up of 5 epochs" in text
     assert "- finetune: classify; 50 epochs" in text and "seed 1" in text
     assert "- this model, after the last epoch: top-1 91.00 % of 10,000 test images" in text
-    assert "- over 3 seeds of the same recipe: top-1 % 91.00 ± 1.00 (mean ± std)" in text
+    assert "- over 3 seeds of the same recipe, after the last epoch: top-1 % 91.00 ± 1.00 (mean ± std)" in text
     assert "1.00 device-hours, 1.00 GPU-hours, 250 Wh, 100 g CO2e" in text  # two stages of half an hour
     assert "GPU power was measured with NVML" in text and "timm.create_model('local-dir:FOLDER', pretrained=True)" in text
     for record in (folder / "sslft-pretrain-1").glob("emissions-*.json"):
@@ -38,6 +38,27 @@ def test_a_pretraining_has_neither_the_stages_after_it_nor_their_accuracy(sweep)
     assert "30.0 device-minutes" in text
 
 
+def test_a_card_has_the_results_of_the_weights_that_it_goes_with(run_folder) -> None:
+    """As the checkpoint and its weights were evaluated; of what was not, none of another's."""
+    results = {name: {"top1": top1, "count": 50} for name, top1 in {"test": 70.0, "selected": 60.0, "test_ema": 65.0}.items()}
+    folder = run_folder(done=results)
+    knn = {"config": {"type": "knn"}, "epoch": 50, "metrics": {"top1": 51.5}}
+    probe = {"config": {"type": "linear", "weights": "ema"}, "epoch": 50, "metrics": {"top1": 52.5}}
+    (folder / "evals.json").write_text(json.dumps({"knn": knn, "probe": probe}))
+    told = {
+        ("last.pt", "model"): ["after the last epoch: top-1 70.00 % of 50 test images", "evaluator knn: top-1 % 51.50"],
+        ("last.pt", "ema"): ["averaged weights after the last epoch: top-1 65.00 % of 50 test images", "evaluator probe: top-1 % 52.50"],
+        ("best.pt", "model"): ["best.pt, the epoch that was chosen on held-out images: top-1 60.00 % of 50 test images"],
+        ("epoch-0010.pt", "model"): [],
+        ("best.pt", "ema"): [],
+    }
+    for (checkpoint, weights), lines in told.items():
+        text = card.text(folder, True, checkpoint, weights)
+        shown = [line.removeprefix("- this model, ") for line in text.splitlines() if line.startswith("- this model, ")]
+        assert shown == lines
+        assert (f"- this model ({checkpoint}, weights {weights}): not evaluated" in text) == (not lines)
+
+
 def test_a_card_is_written_of_a_setting_that_was_not_chosen_and_of_an_arm_that_an_axis_leaves_alone(sweep) -> None:
     val = {
         (("ssat", rate, seed)): {"done": {"val": {"top1": 100 * rate}, "test": {"top1": 100 * rate + seed}}}
@@ -45,13 +66,19 @@ def test_a_card_is_written_of_a_setting_that_was_not_chosen_and_of_an_arm_that_a
         for seed in (0, 1)
     }
     folder = sweep({"ssat": 1.0}, {"optim.lr": [0.1, 0.2], "seed": [0, 1]}, columns=None, baseline=None, make=val, select=["optim.lr"])
-    assert "over 2 seeds of the same recipe: top-1 % 10.50 ± 0.71" in card.text(folder / "ssat-train-0.1-0", classifier=True)
-    assert "over 2 seeds of the same recipe: top-1 % 20.50 ± 0.71" in card.text(folder / "ssat-train-0.2-1", classifier=True)
+    assert "2 seeds of the same recipe, after the last epoch: top-1 % 10.50 ± 0.71" in card.text(
+        folder / "ssat-train-0.1-0", classifier=True
+    )
+    assert "2 seeds of the same recipe, after the last epoch: top-1 % 20.50 ± 0.71" in card.text(
+        folder / "ssat-train-0.2-1", classifier=True
+    )
     facts = json.loads((folder / "sweep.json").read_text())
     for cell in facts["cells"]:
         cell["stages"][0]["folder"] = f"ssat-train-0.1-{cell['axes']['seed']}"
     (folder / "sweep.json").write_text(json.dumps(facts | {"select": []}))
-    assert "over 2 seeds of the same recipe: top-1 % 10.50 ± 0.71" in card.text(folder / "ssat-train-0.1-1", classifier=True)
+    assert "2 seeds of the same recipe, after the last epoch: top-1 % 10.50 ± 0.71" in card.text(
+        folder / "ssat-train-0.1-1", classifier=True
+    )
 
 
 def test_a_run_outside_of_a_sweep_speaks_for_itself(run_folder) -> None:

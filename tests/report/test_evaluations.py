@@ -64,7 +64,7 @@ def test_the_first_five_of_five_classes_say_nothing(chain, classes, shown):
         job["data"]["classes"] = classes
         write_json(path, job)
     assert ("top-5 %" in evaluations.table(lay_out(collect(chain))).header) is shown
-    assert ("top-5" in card.text(chain / "ssl-pretrain-0", classifier=False)) is shown
+    assert ("top-5" in card.text(chain / "ssl-pretrain-0", False, weights="teacher")) is shown
     report.write(chain)
     assert all(("top-5" in (chain / "report" / name).read_text()) is shown for name in ("report.html", "report.md"))
     path = chain / "ssl-pretrain-0" / "evals.json"

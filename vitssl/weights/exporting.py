@@ -124,7 +124,7 @@ def _to_huggingface(trained: Trained, out: Path, classifier: bool) -> str:
     out.mkdir(exist_ok=True)
     write_atomically(out / "model.safetensors", safetensors.save(network.state_dict(), _facts(trained, classifier)))
     write_json(out / "config.json", content)
-    (out / "README.md").write_text(card.text(trained.folder, classifier))
+    (out / "README.md").write_text(card.text(trained.folder, classifier, trained.checkpoint, trained.weights))
     transform = "timm.data.create_transform(**timm.data.resolve_model_data_config(model))"
     return f"model = timm.create_model({f'local-dir:{out}'!r}, pretrained=True).eval(); transform = {transform}{_before(trained)}"
 

@@ -16,18 +16,26 @@ from vitssl.report.results.rows import without
 from vitssl.report.results.stats import plus_minus
 from vitssl.report.tables.evaluations import telling
 from vitssl.report.units import quantity
+from vitssl.run_folder import BEST, LAST
 from vitssl.sweep_folder import is_sweep
 from vitssl.words import counted, listed
 
+# what done.json has of a checkpoint and its weights, and what it is called
+MEASURED = {
+    (LAST, "model"): ("test", "after the last epoch"),
+    (LAST, "ema"): ("test_ema", "averaged weights after the last epoch"),
+    (BEST, "model"): ("selected", f"{BEST}, the epoch that was chosen on held-out images"),
+}
 TAGS = {True: "image-classification", False: "image-feature-extraction"}
 
 
-def text(folder: Path, classifier: bool) -> str:
+def text(folder: Path, classifier: bool, checkpoint: str = LAST, weights: str = "model") -> str:
     """A model card in Markdown, with the metadata that model hubs read.
 
     Args:
         folder: the run folder; where its sweep's folder is around it, the card has the other seeds and the stages before.
         classifier: does the exported network classify?
+        checkpoint, weights: which of the run's it has, as `vitssl.load` takes them; results of others are not its own.
     """
     sweep = collect(folder.resolve().parent) if is_sweep(folder.resolve().parent) else None
     cell = _cell(sweep, folder.resolve()) if sweep else None
@@ -39,7 +47,7 @@ def text(folder: Path, classifier: bool) -> str:
         _network(stages[-1][1], classifier),
         "## Data\n\n" + "\n".join(_data(stages)),
         "## Recipe\n\n" + "\n".join(_recipe(name, run) for name, run in stages),
-        "## Results\n\n" + "\n".join(_results(stages[-1][1], sweep, cell)),
+        "## Results\n\n" + "\n".join(_results(stages[-1][1], sweep, cell, checkpoint, weights)),
         "## Cost\n\n" + "\n".join(_cost(stages, sweep)),
         _usage(stages[-1][1], classifier),
     ]
@@ -112,20 +120,26 @@ def _views(views: dict[str, Any]) -> str:
     return "; ".join(shown)
 
 
-def _results(run: RunFolder, sweep: Sweep | None, cell: Cell | None) -> list[str]:
+def _results(run: RunFolder, sweep: Sweep | None, cell: Cell | None, checkpoint: str, weights: str) -> list[str]:
     lines = []
-    if test := run.done.get("test"):
-        lines.append(f"- this model, after the last epoch: top-1 {test['top1']:.2f} % of {test.get('count', 0):,} test images")
-    for name, entry in run.evals.items():
+    recorded, when = MEASURED.get((checkpoint, weights), ("", ""))
+    if test := run.done.get(recorded):
+        lines.append(f"- this model, {when}: top-1 {test['top1']:.2f} % of {test.get('count', 0):,} test images")
+    for name, entry in run.evals.items() if checkpoint == LAST else ():
+        if entry["config"].get("weights", "model") != weights:
+            continue
         told = telling(run, name, entry["metrics"])
         shown = ", ".join(f"{METRICS[key].title} {value:.2f}" for key, value in told.items() if key in METRICS)
         lines.append(f"- this model, evaluator {name}: {shown}")
+    if not lines and (checkpoint, weights) != (LAST, "model"):
+        lines.append(f"- this model ({checkpoint}, weights {weights}): not evaluated")
     if sweep and cell and cell.last is run:
         metric = sweep.facts["metric"]
         same = [c for c in sweep.cells if c.arm == cell.arm and without(c.axes, SEED) == without(cell.axes, SEED)]
         scores = [score for c in same if (score := c.result(*metric_parts(metric))) is not None]
         if len(scores) > 1:
-            lines.append(f"- over {len(scores)} seeds of the same recipe: {measured_by(metric).title} {plus_minus(scores)} (mean ± std)")
+            shown = f"{measured_by(metric).title} {plus_minus(scores)} (mean ± std)"
+            lines.append(f"- over {len(scores)} seeds of the same recipe, after the last epoch: {shown}")
     return lines or ["Not evaluated."]
 
 
