@@ -255,7 +255,7 @@ def _checkpoint(folder: Path, name: str) -> Path:
     if (folder / name).exists():
         return folder / name
     there = ", ".join(path.name for path in sorted(folder.glob("*.pt"))) or "none"
-    why = "; only runs with held-out images have best.pt (data.val_fraction, data.val_split)" if name == BEST else ""
+    why = "; only runs that classify and have held-out images have best.pt (data.val_fraction, data.val_split)" if name == BEST else ""
     lost = name == LAST and is_trained(folder) and "imported" not in read_json(folder / "job.json")
     advice = f"; delete {folder}, and repeat the command of its sweep to train it anew" if lost else ""
     raise ConfigError(f"{folder} has no {name}{why}; its checkpoints: {there}{advice}")

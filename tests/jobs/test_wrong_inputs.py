@@ -274,7 +274,7 @@ WRONG = [
     ("vitssl predict runs/example/scratch seven.png --ema", "(did you mean --weights ema?)"),
     ("vitssl evaluate runs/example/scratch --weights ema", "the Run has no averaged weights; set loop.ema_decay"),
     ("vitssl evaluate runs/example/scratch --checkpoint run.yaml", "run.yaml is not a checkpoint that can be read (it holds other"),
-    ("vitssl evaluate runs/example/scratch --checkpoint best.pt", "has no best.pt; only runs with held-out images have best.pt"),
+    ("vitssl evaluate runs/example/scratch --checkpoint best.pt", "has no best.pt; only runs that classify and have held-out "),
     ("vitssl predict runs/example/scratch one.png --csv notes.txt/x.csv", "notes.txt is not a folder that can be written to; name"),
     ("vitssl predict runs/example/scratch notes.txt", "notes.txt: cannot be decoded as an image"),
     ("vitssl predict runs/example/scratch gone.png", "gone.png does not exist; name images, or folders of images"),
