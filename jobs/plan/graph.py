@@ -134,12 +134,12 @@ def _check_shared_labels(job: Job, first: Run, there: bool) -> None:
 
 def _share_evaluators(job: Job, first: Job) -> None:
     """Let the run of equal Runs have the evaluators of all of them; raises a ConfigError where one name stands for two."""
+    there = evals_of(first.run)
     for name, cfg in evals_of(job.run).items():
-        known = evals_of(first.run).get(name)
-        if known is not None and known.defining() != cfg.defining():
+        if name in there and there[name].defining() != cfg.defining():
             reason = f"evaluators do not affect results, so run {first.name} is shared, which has another {name!r}"
             raise ConfigError(f"{reason}; give one of them another name", f"evals.{name}")
-        if known is None:
+        if name not in there:
             first.run.evals[name] = job.run.evals[name]
 
 

@@ -138,7 +138,7 @@ class BackboneConfig:
     shortcut: Literal["identity", "projection"] = "identity"
     frozen: bool = False  # linear probe: the backbone is not trained and stays in evaluation mode
     # images that its batch norms compute statistics over: those of one forward pass on all GPUs, or on each GPU (most public code), where
-    # the result depends on the number of GPUs. On loop.micro_batch_size it depends with both. In objectives' heads always global
+    # the result depends on the number of GPUs, as with either on loop.micro_batch_size. In objectives' heads always global
     batch_norm: Literal["global", "per_gpu"] = "global"
     fused_attention: bool = runtime_field(True)  # use torch's fused attention: less memory, same results up to rounding
 

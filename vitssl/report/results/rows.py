@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import isnan
+from math import isfinite
 from statistics import mean
 from typing import Any
 
@@ -32,8 +32,8 @@ class Selection:
         return len(self.points) - len(self.means("val"))
 
     def best(self, evaluator: str) -> tuple[Any, ...] | None:
-        """The point of the best mean, of equal ones the first; None where none counts yet, or none is a number."""
-        means = {point: value for point, value in self.means(evaluator).items() if not isnan(value)}
+        """The point of the best mean, of equal ones the first; None where none counts yet, or none is finite."""
+        means = {point: value for point, value in self.means(evaluator).items() if isfinite(value)}
         pick = min if METRICS[self.metric].lower_is_better else max
         return pick(means, key=means.__getitem__, default=None)
 
