@@ -23,6 +23,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -70,16 +71,16 @@ class Place:
 
 
 def waits(place: Place) -> dict[str, float]:
-    """By method, of a run without lines of the log: those of twice as many steps less those of as many, for one step."""
+    """By method and precision, of a run without lines of the log: those of twice as many steps less those of as many, for one step."""
     found = {}
-    for name, fields in place.methods.items():
+    for (name, fields), kind in product(place.methods.items(), ("bf16", "fp16")):
         counts = []
         for steps in (place.steps, 2 * place.steps):
-            loop = {"loop": {"max_steps": steps, "log_every": 10 * steps, "precision": "bf16"}}
+            loop = {"loop": {"max_steps": steps, "log_every": 10 * steps, "precision": kind}}
             with _counted_waits(place.device) as caught:
-                place.train(f"{name}_{steps}", fields, loop)
+                place.train(f"{name}_{kind}_{steps}", fields, loop)
             counts.append(sum("synchroniz" in str(one.message) for one in caught))
-        found[name] = (counts[1] - counts[0]) / place.steps
+        found[f"{name}, {kind}"] = (counts[1] - counts[0]) / place.steps
     return found
 
 

@@ -25,12 +25,12 @@ def test_waits_are_those_of_a_step_and_not_of_a_start(place, monkeypatch):
 
     def warn(place, name, *layers):
         folder = trained(place, name, *layers)
-        for _ in range(3 + 2 * int(name.split("_")[1])):
+        for _ in range(3 + 2 * int(name.split("_")[-1])):
             warnings.warn("called a synchronizing operation", stacklevel=1)
         return folder
 
     monkeypatch.setattr(gpu.Place, "train", warn)
-    assert gpu.waits(place) == {"ssat": 2.0, "gmml": 2.0}
+    assert gpu.waits(place) == {f"{name}, {kind}": 2.0 for name in ("ssat", "gmml") for kind in ("bf16", "fp16")}
 
 
 @pytest.mark.release
