@@ -21,7 +21,7 @@ from vitssl.views.random import StepRandom
 from vitssl.views.resample import LEVELS, Window, resample
 
 MOST_AT_ONCE = {"cpu": 1, "cuda": 8}  # slices
-CHUNK_FLOATS = {"cpu": 8 * 3 * 224 * 224, "cuda": 256 * 3 * 224 * 224}  # worked on at a time; a CPU's cache is small
+CHUNK_FLOATS = {"cpu": 8 * 3 * 224 * 224, "cuda": 512 * 3 * 224 * 224}  # worked on at a time; a CPU's cache is small
 
 
 def _chunks(pixels: Tensor, sizes_B2: np.ndarray, copies: int, side: int) -> Iterator[tuple[slice, Tensor]]:
