@@ -10,11 +10,12 @@ import torch
 from PIL import Image
 
 import vitssl
-from vitssl import cli
+from vitssl import cli, config
 from vitssl.cli.features import write
 from vitssl.config import ConfigError
 from vitssl.data.building import names
 from vitssl.data.index import load_index, read_image
+from vitssl.data.loading.subset import split_of
 
 
 def image(digits: Path, position: int) -> Image.Image:
@@ -39,6 +40,23 @@ def test_the_file_has_what_the_run_gives_of_each_image(untrained_run, digits, tm
         "cls_block0": features.intermediates[0].prefix_BPD[:, 0], "tokens_block-1": features.intermediates[-1].tokens_BND,
     }.items():  # fmt: skip
         np.testing.assert_allclose(arrays[name][rows], np.asarray(expected), atol=1e-5)
+
+
+def test_images_that_were_held_out_are_told_from_those_trained_on(untrained_run, digits, tmp_path, capsys):
+    index = load_index(digits)
+    folder = untrained_run({"data": {"val_fraction": 0.2, "images": {"per_class": 20, "seed": 0}, "sha256": index.sha256}})
+    assert cli.main(["features", str(folder), str(digits), str(tmp_path / "x.npz"), "--split", "test+train"]) == 0
+    arrays, split = np.load(tmp_path / "x.npz"), split_of(index, config.load(folder))
+    for name, positions in {"train": split.train, "val": split.val, "test": split.test}.items():
+        assert np.array_equal(arrays["index"][arrays["part"] == name], np.sort(positions)) and len(positions)
+    unused = 1797 - len(split.train) - len(split.val) - 450
+    assert (arrays["part"] == "").sum() == unused > 0
+    counts = f"{unused} for nothing, 450 for test, {len(split.train)} for train and {len(split.val)} for val"
+    assert f"of test+train the run had {counts}, as the array part says" in capsys.readouterr().err
+
+
+def test_of_other_shards_no_part_is_told(untrained_run, digits, tmp_path):
+    assert "part" not in write(vitssl.load(untrained_run({"data.sha256": "0" * 64})), digits, tmp_path / "x.npz")
 
 
 def test_a_run_of_16_bits_sees_the_same_images(untrained_run, digits, tmp_path):

@@ -12,6 +12,7 @@ import pytest
 from tests.report.conftest import SITE
 from vitssl import report
 from vitssl.config import Site
+from vitssl.report import summary
 from vitssl.report.findings.sentences import findings, progress, sentences
 from vitssl.report.pages import latex, spreadsheet
 from vitssl.report.results.collect import collect
@@ -274,6 +275,21 @@ def test_other_readings_carry_their_name_only_there(sweep):
     assert table.header == ["arm", "top-1 at the best validation epoch", "best on the TEST set"]
     assert texts(table) == {"ssat": ["79.00", "80.30"]}
     assert "80.30" not in str(texts(main_table.table(laid_out)))
+
+
+def test_what_held_out_images_choose_is_told_in_the_terminal(sweep):
+    axes, arms = {"data": ["cifar10"], "seed": [0, 1]}, {"ssat": 80.0, "sslft": 75.0}
+    make = {("ssat", "cifar10", seed): {"done": {"selected": {"top1": 79.0 + seed, "epoch": 40}}} for seed in (0, 1)}
+    said = " ".join(summary(sweep(arms, axes, make=make), width=200).split())
+    assert "Test top-1 at the epoch that held-out images choose, which best.pt holds: ssat 79.50 ± 0.71 %." in said
+    assert "best.pt" not in summary(sweep(arms, axes), width=200)
+
+
+def test_of_many_models_what_held_out_images_choose_stands_in_a_table(sweep):
+    names = [str(n) for n in range(6)]
+    done = {("ssat", name, 0): {"done": {"selected": {"top1": 79.0, "epoch": 40}}} for name in names}
+    told = sentences(findings(lay_out(collect(sweep({"ssat": 80.0}, {"data": names, "seed": [0]}, make=done)))))
+    assert any(line.endswith("which best.pt holds: see the table “Other readings of the same runs”.") for line in told)
 
 
 def test_the_sweeps_metric_may_be_of_averaged_weights(sweep):

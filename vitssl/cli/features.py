@@ -11,10 +11,11 @@ import torch
 from vitssl import config
 from vitssl.atomic import replacing
 from vitssl.backbones.base import Features
-from vitssl.config import ConfigError
+from vitssl.config import ConfigError, Run
 from vitssl.data.building.names import of_images
-from vitssl.data.index import load_index
+from vitssl.data.index import Index, load_index
 from vitssl.data.loading.loader import EvalLoader
+from vitssl.data.loading.subset import split_of
 from vitssl.evaluators.base import at_once
 from vitssl.paths import check_npz
 from vitssl.trained import Trained
@@ -28,7 +29,8 @@ def write(
     ``cls`` (N, D), where the backbone has a class token, ``reg`` (N, D), the mean of its registers, and ``mean`` (N, D) of the patch
     tokens, after the final norm; for each of ``blocks`` ``cls_block<i>`` and so on, before it; ``labels`` (N,), -1 where there is none, and
     ``index`` (N,), the images' places in the shards' index, int64; ``classes``, the names of the shards' classes; ``names`` (N,), what the
-    shards' source calls the images, where that is known (`vitssl.data.building.names`).
+    shards' source calls the images, where that is known (`vitssl.data.building.names`); ``part`` (N,), of the shards that the run was
+    trained on: what it had each image for, train, val (held out), test, or nothing ("").
 
     Args:
         trained: the run.
@@ -63,8 +65,18 @@ def write(
     arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} | {"classes": np.array(index.classes)}
     if names is not None:
         arrays["names"] = names[positions]
+    if index.sha256 == trained.run.data.sha256:
+        arrays["part"] = _parts(index, trained.run)[positions]
     _save(out, arrays)
     return arrays
+
+
+def _parts(index: Index, run: Run) -> np.ndarray:
+    """What a Run has each image of its shards for, of the whole index."""
+    split, parts = split_of(index, run), np.full(len(index), "", dtype="<U5")
+    for name in ("train", "val", "test"):
+        parts[getattr(split, name)] = name
+    return parts
 
 
 def _arrays(features: Features, suffix: str, trained: Trained, tokens: bool) -> dict[str, np.ndarray]:

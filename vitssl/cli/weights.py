@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from vitssl.cli.base import add_runs, add_set, add_weights, command, note_unfini
 from vitssl.config import ConfigError, Run
 from vitssl.config.weights import LAYOUTS, RELEASED
 from vitssl.files import check_new
+from vitssl.words import listed, note
 
 
 def add_parsers(commands: argparse._SubParsersAction) -> None:
@@ -136,3 +138,7 @@ def _features(arguments: argparse.Namespace) -> None:
     arrays = features.write(trained, arguments.shards, arguments.out, arguments.split, arguments.blocks, arguments.tokens)
     shown = ", ".join(f"{name} {tuple(array.shape)}" for name, array in arrays.items())
     print(f"{arguments.out}: {shown}")
+    parts = Counter(arrays["part"].tolist()) if "part" in arrays else Counter()
+    if len(parts) > 1:
+        had = listed(f"{count} for {part or 'nothing'}" for part, count in sorted(parts.items()))
+        note(f"of {arguments.split} the run had {had}, as the array part says of each image")

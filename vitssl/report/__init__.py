@@ -94,7 +94,8 @@ def summary(sweep: str | Path | Grid, width: int | None = None, columns: list[st
     main, chosen = [main_table.table(part, narrow) for part in laid_out.parts], selection.table(laid_out)
     evaluated = evaluations.table(laid_out) if any(run.evals for run in laid_out.sweep.runs.values()) else None
     shown = (*main, chosen, main_table.differences(laid_out, narrow), costs_apart, evaluated)
-    told = headlines(laid_out) | {subject: lines for subject, lines in further(laid_out).items() if subject in ("The paper", "In all")}
+    too = ("Best epoch", "The paper", "In all")
+    told = headlines(laid_out) | {subject: lines for subject, lines in further(laid_out).items() if subject in too}
     lines = [progress(laid_out.sweep), *filter(None, [energy.sites(laid_out.sweep)]), "", *sentences(told)]
     lines += [f"Warning: {text}." for text in details.warnings(laid_out)]
     return render.terminal([table for table in shown if table and table.rows], lines, width)

@@ -14,6 +14,7 @@ from vitssl.report.results.stats import ENOUGH, LEAST, MOST, Difference
 from vitssl.words import few, listed
 
 MANY = 10  # seeds that are worth to be asked for
+UNCORRECTED = "Perhaps worse (no longer after Holm's correction)"
 
 
 def recommendation(grid: Grid, column: Any) -> str:
@@ -50,11 +51,11 @@ def _either(grid: Grid, column: Any, best: Row, cheap: Row, share: float) -> str
 def _worse(grid: Grid, column: Any) -> str:
     """The arms that are told from one that may be the best, before and after the correction for all comparisons, and those that are not."""
     near, rest = near_best(grid, column), undecided(grid, column)
-    told: dict[str, list[str]] = {"Worse": [], "Perhaps worse": [], "Undecided": [grid.label(row) for row in rest]}
+    told: dict[str, list[str]] = {"Worse": [], UNCORRECTED: [], "Undecided": [grid.label(row) for row in rest]}
     for row in grid.ranking(column)[len(near) :]:
         for than in near:
             if (gap := grid.gap(row, than, column)) is not None and not gap.open:
-                told["Worse" if settled(grid, column, row, than) else "Perhaps worse"].append(grid.label(row))
+                told["Worse" if settled(grid, column, row, than) else UNCORRECTED].append(grid.label(row))
                 break
     return "".join(f" {how}: {few(labels)}." for how, labels in told.items() if labels)
 

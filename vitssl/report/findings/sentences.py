@@ -14,6 +14,7 @@ from vitssl.report.results import best, costs, energy, outside, schedule
 from vitssl.report.results.collect import Sweep, add
 from vitssl.report.results.energy import intensities, unrecorded
 from vitssl.report.results.grid import SEED, Grid
+from vitssl.report.results.stats import plus_minus
 from vitssl.report.table import number, signed
 from vitssl.report.units import quantity
 from vitssl.run_folder import lost_kwh
@@ -36,6 +37,7 @@ def findings(grid: Grid) -> Findings:
         "One draw": [_one_draw(grid)],
         "What to take": [recommendation(*place) for place in places],
         "What would decide": [next_steps(grid)],
+        "Best epoch": [_best_epoch(grid)],
         "Not selected": [_unselected(grid)],
         "Pretraining": [collapsed.sentence(grid)],
         "Length of training": [unfinished.sentence(grid)],
@@ -109,6 +111,14 @@ def _one_draw(grid: Grid) -> str:
             covered = f"data.{name}.redraw=true draws anew for each seed, and the intervals then cover the draw"
             return f"All seeds train on the same draw of {name} (data.{name}.seed), so the intervals do not cover its effect; {covered}."
     return ""
+
+
+def _best_epoch(grid: Grid) -> str:
+    """What the epochs give that held-out images choose, of as many models as a sentence holds."""
+    scores = {grid.model(row, column): grid.scores(row, column, "selected", "top1") for row, column, _ in grid.models()}
+    told = [f"{name} {plus_minus(list(of_seeds.values()))} %" for name, of_seeds in scores.items() if of_seeds]
+    shown = listed(told) if len(told) <= MOST_SUBJECTS else "see the table “Other readings of the same runs”"
+    return f"Test top-1 at the epoch that held-out images choose, which best.pt holds: {shown}." if told else ""
 
 
 def _against_paper(grid: Grid) -> str:
