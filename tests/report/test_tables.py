@@ -281,7 +281,7 @@ def test_what_held_out_images_choose_is_told_in_the_terminal(sweep):
     axes, arms = {"data": ["cifar10"], "seed": [0, 1]}, {"ssat": 80.0, "sslft": 75.0}
     make = {("ssat", "cifar10", seed): {"done": {"selected": {"top1": 79.0 + seed, "epoch": 40}}} for seed in (0, 1)}
     said = " ".join(summary(sweep(arms, axes, make=make), width=200).split())
-    assert "Test top-1 at the epoch that held-out images choose, which best.pt holds: ssat 79.50 ± 0.71 %." in said
+    assert "Test top-1 at the epoch that held-out images choose, which best.pt holds: ssat on cifar10 79.50 ± 0.71 %." in said
     assert "best.pt" not in summary(sweep(arms, axes), width=200)
 
 
