@@ -154,7 +154,7 @@ def _begin_when_green(within_s: float | None, linked: graph.Graph, predictions: 
 def _show(spec: sweep.Spec, linked: graph.Graph, all_jobs: bool, console: Console, predictions: Sequence = (), site: Any = None) -> None:
     show.jobs(linked, spec, console, predictions, site, all_jobs)
     runs = [job.run for job in linked.jobs]
-    for line in [*dict.fromkeys(map(shards.describe, runs)), *shards.unread(runs)]:
+    for line in [*dict.fromkeys(map(shards.describe, runs)), *shards.held_out(runs), *shards.unread(runs)]:
         console.print(line, soft_wrap=True)
 
 

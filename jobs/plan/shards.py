@@ -18,7 +18,7 @@ from vitssl.data.index import Index, load_index, named, unwritten
 from vitssl.data.loading.subset import check_evaluator, split_of
 from vitssl.data.sources import webdatasets
 from vitssl.data.sources.opening import open_source
-from vitssl.words import counted, listed
+from vitssl.words import counted, few, listed
 
 EVALUATED = 1 / 3  # of what it costs to train on an image: a forward pass, and none backward
 
@@ -122,6 +122,16 @@ def describe(run: Run) -> str:
     listed = ", ".join(f"{count:,} {split}" for split, count in images.items())
     planned = "" if index.sha256 else f"{how}, which also gives the runs their final names; expected: "
     return f"{folder}: {planned}{index.name}, {counted(len(index.classes), 'class', 'classes')}, {listed} images"
+
+
+def held_out(runs: Iterable[Run]) -> list[str]:
+    """A line for each folder of shards of which a share is held out: how many images that is, of each Run."""
+    by_folder: dict[str, set[int]] = {}
+    for run in runs:
+        if run.data.val_fraction and expected_index(run.data):
+            by_folder.setdefault(run.data.shards, set()).add(image_counts(run)["val_images"])
+    counts = {folder: few([f"{count:,}" for count in sorted(found)]) for folder, found in by_folder.items()}
+    return [f"{folder}: {told} images held out of training (data.val_fraction)" for folder, told in counts.items()]
 
 
 def unread(runs: Iterable[Run]) -> list[str]:

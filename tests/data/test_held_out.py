@@ -66,11 +66,16 @@ def test_an_image_that_is_elsewhere_or_twice_is_on_one_side(tmp_path):
         ("csv:{root}/t.csv?test=0.2", "test is the test split already; leave out test=0.2"),
         ("csv:{root}/t.csv?val=0.5&seed=x", "seed=x is not a whole number"),
         ("csv:{root}/t.csv?seed=1", "seed without test or val"),
+        (
+            "csv:{root}/none.csv?test=0.5&val=0.1",
+            "none.csv: no image has a label, and only such images are held out; leave out test and val",
+        ),
         ("csv:{root}/t.csv?val=0.5", "too few images in a (1), b (1), for an image each for train and val"),
     ],
 )
 def test_what_is_wrong_with_a_share_is_one_line(tmp_path, query, message):
     write(tmp_path, t__txt="a/1.png a\na/2.png a\nb/1.png b\n", t__csv="path,label,set\na/1.png,a,train\nb/1.png,b,train\na/2.png,a,Test\n")
+    write(tmp_path, none__csv="path,label\na/1.png,\nb/1.png,\n")
     assert message in refused(query.format(root=tmp_path))
 
 

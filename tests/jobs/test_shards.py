@@ -250,6 +250,16 @@ def test_a_split_with_a_question_mark_is_taken_where_it_is(expand, place: Path) 
         expand(*words[1:], "data.train_split=train+extra")
 
 
+def test_how_many_images_are_held_out_is_told_once_for_each_folder(expand, place: Path) -> None:
+    plain = [job.run for job in expand("axes.data=[plain]").jobs]
+    held = [job.run for share in (0.2, 0.3, 0.2) for job in expand("axes.data=[plain]", f"data.val_fraction={share}").jobs]
+    assert shards.held_out(plain) == []
+    counts = sorted({shards.image_counts(run)["val_images"] for run in held})
+    assert len(counts) == 2
+    expected = f"{place}/shards/digits: {counts[0]} and {counts[1]} images held out of training (data.val_fraction)"
+    assert shards.held_out([*plain, *held]) == [expected]
+
+
 def test_folds_are_of_the_images_to_train_on(expand, place: Path) -> None:
     """Of those alone: a split for testing need not be there."""
     words = ["data.folds=3", "axes.seed=[0,1,2]", "axes.data=[plain]"]

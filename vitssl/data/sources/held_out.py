@@ -92,11 +92,15 @@ def divided(
         elsewhere: groups with images in other splits. These stay in training, and so do those with an image without a label.
 
     Raises:
-        ConfigError: a class that cannot be in every part.
+        ConfigError: a class that cannot be in every part, or no image with a label.
     """
     if not asked.shares:
         return {"train": samples}
     unlabelled = {group for sample, group in zip(samples, groups, strict=True) if sample.label < 0}
+    if samples and not any(sample.label >= 0 for sample in samples):
+        raise ConfigError(
+            f"{asked.source}: no image has a label, and only such images are held out; leave out {' and '.join(asked.shares)}"
+        )
     split_of = _Draw(asked, classes, samples, groups, {*elsewhere, *unlabelled}).drawn()
     parts: dict[str, list[Sample]] = {part: [] for part in asked.parts}
     for sample, group in zip(samples, groups, strict=True):
