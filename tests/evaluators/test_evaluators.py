@@ -19,7 +19,7 @@ from vitssl import cli, config, dist, train
 from vitssl.config import ConfigError
 from vitssl.config.evals import evals_of, pending
 from vitssl.data import shards
-from vitssl.evaluators import Result, Subject, knn
+from vitssl.evaluators import Result, Subject, base, knn
 from vitssl.files import read_events, read_json
 from vitssl.report.figures import curves
 from vitssl.training import evaluate
@@ -55,6 +55,16 @@ def test_a_pretraining_is_followed_by_nearest_neighbours_and_a_probe(folder):
     found = read_json(run / "evals.json")
     assert found["knn"]["metrics"] == last["knn"] and found["probe"]["metrics"] == last["probe"] and found["probe"]["epoch"] == 2
     assert found["probe"]["metrics"]["top1"] > 30, "pixels alone tell digits apart"
+
+
+def test_other_shards_are_decoded_before_ranks_wait_for_each_other(folder, tmp_path, monkeypatch):
+    """For twelve hours there, and for less anywhere later."""
+    shards.build("digits", tmp_path / "more", progress=False)
+    happened, barrier, loader = [], dist.barrier, base.EvalLoader
+    monkeypatch.setattr(dist, "barrier", lambda *args, **named: happened.append("barrier") or barrier(*args, **named))
+    monkeypatch.setattr(base, "EvalLoader", lambda index, *args, **named: happened.append(index.folder) or loader(index, *args, **named))
+    assert train.main([str(folder("run", MAE, KNN, {"evals.knn.shards": str(tmp_path / "more")}))]) == 0
+    assert happened[:2] == [tmp_path / "more", "barrier"] and happened.count(tmp_path / "more") == 1
 
 
 def test_adding_one_to_a_finished_run_evaluates_its_checkpoint_and_trains_nothing(folder, make_run, digits):

@@ -101,7 +101,8 @@ class Subject:
         return self._loaders[shards, split]
 
     def check(self, evals: dict[str, EvalConfig]) -> None:
-        """Refuse at the start of a training what would fail after its first epoch.
+        """Refuse at the start of a training what would fail after its first epoch, and decode other shards than the Run's: that may
+        take longer than GPUs wait for each other later on.
 
         Raises:
             ConfigError: images that are not there, other classes, or nothing that an evaluator of features could learn from.
@@ -109,12 +110,14 @@ class Subject:
         for name, cfg in evals.items():
             try:
                 check_evaluator(cfg, *self._data(), None if cfg.shards is None else load_index(cfg.shards))
+                if cfg.shards is not None:
+                    self.loader(cfg.split, cfg.shards)
             except ConfigError as error:
                 raise named(error, name) from None
 
     @property
     def device(self) -> torch.device:
-        return next(self.network.parameters()).device
+        return self.view.device
 
     def batches(self, split: str, shards: str | None = None) -> Iterator[Batch]:
         """The labelled images of a split, this rank's part, as evaluation sees them."""

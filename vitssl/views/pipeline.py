@@ -200,15 +200,15 @@ class EvalView:
     """
 
     def __init__(self, image_size: int, eval_crop: float, mean: list[float], std: list[float], device: torch.device):
-        self._image_size, self._eval_crop, self._device = image_size, eval_crop, device
+        self._image_size, self._eval_crop, self.device = image_size, eval_crop, device
         self._normalize = _Normalize(mean, std, device)
 
     def __call__(self, raw: RawBatch) -> Batch:
-        pixels, labels_B, index_B = _on_device(raw, self._device)
+        pixels, labels_B, index_B = _on_device(raw, self.device)
         px = self._image_size
         sizes_B2 = raw.sizes_B2.numpy()
         rows, columns = centre_windows(px, self._eval_crop, sizes_B2)
-        view_BCSS = torch.empty(len(sizes_B2), 3, px, px, device=self._device)
+        view_BCSS = torch.empty(len(sizes_B2), 3, px, px, device=self.device)
         for part, images_NCHW in _chunks(pixels, sizes_B2, 1, px):
             self._normalize(_resample(images_NCHW, rows.take(part), columns.take(part), "bicubic", view_BCSS[part]))
         return Batch({"main": view_BCSS}, {"main": labels_B}, index_B, raw.labelled)
