@@ -13,7 +13,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from vitssl import config
-from vitssl.config import ConfigError, Run
+from vitssl.config import ConfigError, Run, evals
 
 BASE = {"data.shards": "shards/x", "objectives.classify": {}}
 PACKAGE = Path(config.__file__).parents[1]
@@ -468,3 +468,11 @@ def test_the_size_of_local_views_that_an_error_names_is_accepted(patch_size):
         config.check(config.merge(Run, fields, {"backbone.patch_size": patch_size}))
     size = int(str(error.value).rpartition("=")[2])
     config.check(config.merge(Run, fields, {"backbone.patch_size": patch_size, "data.views.local.size": size}))
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "kind"),
+    [("knn", {}, "knn"), ("linear", {"l2": 0.1}, "linear"), ("knn", {"type": "linear"}, "linear"), ("probe", {}, "classification")],
+)
+def test_an_evaluator_that_is_named_as_a_type_is_of_it(name, fields, kind):
+    assert type(evals.parse(name, fields)) is evals.KINDS[kind]

@@ -64,7 +64,8 @@ WRONG = [
     ("submit sweep.yaml data.image_size=-1", "command line: data.image_size: -1 is less than 1"),
     ("submit sweep.yaml data.views.main.size=-5", "command line: data.views.main.size: -5 is less than 1"),
     ("submit sweep.yaml size=64", "(did you mean data.image_size?)"),
-    ("submit sweep.yaml evals.knn.k=3", "evals.knn.type: the type is missing; write 'evals={knn: {type: knn, k: 3}}'"),
+    ("submit sweep.yaml evals.near.k=3", "evals.near.type: the type is missing; write 'evals={near: {type: knn, k: 3}}'"),
+    ("submit sweep.yaml evals.knn.kk=3", "evals.knn.kk: 'kk' is not known (did you mean k?"),
     ("submit sweep.yaml evals.probe.l2=0.1", "evals.probe.type: the type is missing; write 'evals={probe: {type: linear, l2: 0.1}}'"),
     ("submit sweep.yaml select=optim.lr", "select: 'optim.lr' is not known (there is data, seed); 'axes.optim.lr=[A,B]' adds an"),
     (

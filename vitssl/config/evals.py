@@ -63,7 +63,7 @@ class EvalConfig:
 
     classifies: ClassVar[bool] = False  # by the Run's classifier
     metrics: ClassVar[tuple[str, ...]] = ("top1", "top5")  # those of METRICS that it gives
-    type: str = "classification"  # classification, knn or linear
+    type: str = "classification"  # classification, knn or linear; left out: as it is named, or else classification
     shards: Optional[str] = None  # shards of other images with the same classes; null: the Run's
     split: str = "test"  # train, val (held out) or test, as data defines them; or the name of a split of the shards
     weights: Literal["model", "ema", "teacher"] = "model"  # ema: those averaged by loop.ema_decay; teacher: those of an objective's teacher
@@ -171,7 +171,8 @@ OF_FEATURES = [name for name, kind in KINDS.items() if not kind.classifies]
 
 
 def parse(name: str, fields: dict[str, Any], overrides: Sequence[str] = ()) -> EvalConfig:
-    """An evaluator from its fields, of which ``type`` says which others there are, and from further ones as ``key=value``.
+    """An evaluator from its fields, of which ``type`` says which others there are, and from further ones as ``key=value``; one that is
+    named as a type is of that type.
 
     Raises:
         ConfigError: no such type or field; naming it.
@@ -180,8 +181,10 @@ def parse(name: str, fields: dict[str, Any], overrides: Sequence[str] = ()) -> E
 
     if not isinstance(fields, dict):
         raise ConfigError(f"{fields!r} is not a set of fields; write {{type: knn}}, or null for off", f"evals.{name}")
+    if name in KINDS:
+        fields = {"type": name} | fields
     kind, typed = fields.get("type", "classification"), [*fields, *(word.partition("=")[0] for word in overrides)]
-    other = _other_type(name, set(typed))
+    other = _other_type(set(typed))
     if "type" not in fields and other:
         whole = flow({name: {"type": other, **fields}})
         raise ConfigError(f"the type is missing; write {shlex.quote(f'evals={whole}')}", f"evals.{name}.type")
@@ -193,11 +196,11 @@ def parse(name: str, fields: dict[str, Any], overrides: Sequence[str] = ()) -> E
     return merge(KINDS[kind], fields, list(overrides), field=f"evals.{name}")
 
 
-def _other_type(name: str, fields: set[str]) -> str | None:
-    """The type that was meant where fields are not those of the default: the one of this name, or the one that has them."""
+def _other_type(fields: set[str]) -> str | None:
+    """The type that was meant where fields are not those of the default: one that has them."""
     if fields <= vars(KINDS["classification"]()).keys():
         return None
-    return next((kind for kind in sorted(KINDS, key=lambda kind: kind != name) if fields <= vars(KINDS[kind]()).keys()), None)
+    return next((kind for kind in KINDS if fields <= vars(KINDS[kind]()).keys()), None)
 
 
 def evals_of(run: Run) -> dict[str, EvalConfig]:
