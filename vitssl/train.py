@@ -178,7 +178,7 @@ def _log_line(train_state: TrainState, meter: Meter, log: Log) -> None:
 
 
 def _terms(train_state: TrainState, separator: str) -> str:
-    return separator.join(f"{name} {value:.3f}" for name, value in train_state.terms.items())
+    return separator.join(f"{name} {value:.3f}" for name, value in sorted(train_state.terms.items()))
 
 
 def _last_line(train_state: TrainState) -> str:

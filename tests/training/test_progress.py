@@ -6,6 +6,7 @@ import json
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -47,6 +48,12 @@ def test_a_classifying_run_too_once(trained) -> None:
     top1 = read_json(folder / "done.json")["test"]["top1"]
     assert re.fullmatch(rf"run: 1\.60 epochs in \d+ s; test top-1 {top1:.2f} %; loss classify \d\.\d+", lines[-1])
     assert [line for line in lines if "top-1" in line][:-1] == [line for line in lines if line.startswith("run: epoch 1/2: test top-1")]
+
+
+def test_losses_come_in_one_order_whichever_came_first() -> None:
+    """In a first step without a labelled image there is no loss of labels."""
+    state = SimpleNamespace(terms={"simclr": 1.0, "classify": 2.0})
+    assert train._terms(state, ", ") == "classify 2.000, simclr 1.000"
 
 
 def test_the_last_batch_begins_no_epoch(trained) -> None:
