@@ -269,6 +269,7 @@ WRONG = [
     ("vitssl evaluate runs", "runs is not a run folder; name one, such as runs/example/"),
     ("vitssl evaluate runs/example/scratch --type kn", "'kn' is none of classification, knn, linear (did you mean knn?)"),
     ("vitssl evaluate runs/example/scratch --type knn --set k", "'k' is not field=value"),
+    ("vitssl evaluate runs/example/scratch --type knn --set k=0", "--set k: 0 is "),
     ("vitssl evaluate runs/example/scratch --type knn", "evals.knn: gone/index.json does not exist: write the shards with"),
     ("vitssl evaluate runs/example/pretrain", "the Run has no classify objective, so it predicts no classes; knn and linear look"),
     ("vitssl evaluate runs/example/scratch --ema", "(did you mean --weights ema?)"),

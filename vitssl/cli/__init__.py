@@ -183,8 +183,9 @@ def _evaluate(arguments: argparse.Namespace) -> None:
             print(json.dumps(which | evaluate_folder(folder, cfg, arguments.checkpoint)), flush=True)
             note_unfinished(folder, arguments.checkpoint)
     except ConfigError as error:  # by the name of what was typed
-        last = error.field.rpartition(".")[2] if error.field.startswith(("evals.", "evaluate.")) else ""
-        raise ConfigError(error.reason, f"--{last}" if last in fields else error.field, error.place) from None
+        of, _, last = error.field.rpartition(".")
+        typed = f"--{last}" if last in fields else f"--set {last}"
+        raise ConfigError(error.reason, typed if of == f"evals.{arguments.type}" else error.field, error.place) from None
 
 
 def _predict(arguments: argparse.Namespace) -> int:

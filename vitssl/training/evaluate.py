@@ -88,7 +88,7 @@ def evaluate_folder(folder: Path, cfg: EvalConfig, checkpoint: str = LAST) -> di
     Raises:
         ConfigError: an evaluator that this run cannot have, other classes, or no such split.
     """
-    for problem in cfg.problems("evaluate", config.load(folder)):
+    for problem in cfg.problems(f"evals.{cfg.type}", config.load(folder)):
         raise ConfigError(problem.reason, problem.field, str(folder))
     trained = load(folder, checkpoint)
     metrics = trained.evaluate({cfg.type: cfg})[cfg.type].metrics
