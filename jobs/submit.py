@@ -120,7 +120,8 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
     folders.check_trained(linked.jobs)
     _reuse(linked, launch, options.reuse, console)
     if not options.smoke:
-        for line in filter(None, [*notes.notes(spec, planned, site), existing.superseded(linked.jobs, launch.sweep)]):
+        found = (told(linked.jobs, launch.sweep) for told in (existing.superseded, existing.trained_otherwise))
+        for line in filter(None, [*notes.notes(spec, planned, site), *found]):
             note(line)
     if options.dry_run:
         with placed(spec, site_profile.file_of(named)):

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 from vitssl import __version__
+from vitssl.files import hash_file
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ("vitssl", "jobs")  # what a run's snapshot holds
+UNTRAINED = ("analysis", "bench", "cli", "docs", "report")  # parts of vitssl/ that no result of a training or an evaluation depends on
 
 
 def describe() -> str:
@@ -31,6 +34,18 @@ def commit() -> tuple[str | None, bool]:
     changed = _git("status", "--porcelain", "--untracked-files=no")
     new = _git("status", "--porcelain", "--untracked-files=all", "--", *SOURCE)
     return _git("rev-parse", "HEAD") or None, bool(changed or new)
+
+
+def differing(roots: Iterable[Path]) -> list[str]:
+    """The files that trainings and evaluations depend on, and that are not the same in all of these checkouts and snapshots."""
+    hashes = [_trained_with(root) for root in roots]
+    names = sorted({name for of_root in hashes for name in of_root})
+    return [name for name in names if len({of_root.get(name) for of_root in hashes}) > 1]
+
+
+def _trained_with(root: Path) -> dict[str, str]:
+    files = (path.relative_to(root) for path in (root / "vitssl").rglob("*.py"))
+    return {str(file): hash_file(root / file) for file in files if file.parts[1] not in UNTRAINED}
 
 
 def _git(*words: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from vitssl.config import SCHEMA, ConfigError, Run, assign, checkpoints, dotted,
 from vitssl.config.methods import flow
 from vitssl.files import hash_file, read_json
 from vitssl.run_folder import is_trained
+from vitssl.version import ROOT, differing
 from vitssl.words import counted, few, note
 
 if TYPE_CHECKING:
@@ -73,6 +75,24 @@ def superseded(jobs: Sequence[Job], sweep: Path) -> str | None:
         return None
     what = f"{counted(left, 'trained run')} of {sweep.name} {'differs' if left == 1 else 'differ'} from these"
     return f"{what}{f' in {few(fields)}' if fields else ''}: kept, but not in the report"
+
+
+def trained_otherwise(jobs: Sequence[Job], sweep: Path) -> str | None:
+    """What to say where runs of this sweep are trained, and by other code than there is now: their identities are of fields alone."""
+    snapshots = Counter(folder for job in jobs if job.is_trained and (folder := _snapshot(job.folder)) is not None)
+    changed = {folder: files for folder in snapshots if (files := differing([folder, ROOT]))}
+    if not (count := sum(snapshots[folder] for folder in changed)):
+        return None
+    files = few(sorted({file for files in changed.values() for file in files}))
+    what = f"{counted(count, 'trained run')} of {sweep.name} used other code ({files} changed since)"
+    return f"{what}: kept; delete the folders of those to be trained anew"
+
+
+def _snapshot(run: Path) -> Path | None:
+    """The source that a run was trained with, where it is still there; the sweep's folder may have been moved."""
+    source = read_json(run / "job.json").get("source")
+    folder = run.parent / "source" / Path(source).name if source else None
+    return folder if folder is not None and folder.is_dir() else None
 
 
 def _place(arm: str | None, stage: str | None, axes: dict | None) -> str:

@@ -479,3 +479,19 @@ def test_a_paper_has_what_a_table_of_several_columns_has_no_room_for(sweep):
         and "1.34x" in text
     )
     assert latex.paper(grid, ["accuracy"]).count("label{") == 1
+
+
+def test_a_report_warns_of_runs_that_different_code_trained(sweep):
+    folder = sweep({"scratch": 70.0, "ssat": 80.0}, {"seed": [0, 1]})
+    (first, *_) = sorted(folder.glob("*/job.json"))
+    for name, code in {"0123456789ab": "1", "ba9876543210": "2"}.items():
+        for file in ("vitssl/objectives/mae.py", "vitssl/report/units.py", "jobs/submit.py"):
+            (folder / "source" / name / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / "source" / name / file).write_text(code)
+    assert details.warnings(lay_out(collect(folder))) == []
+    first.write_text(first.read_text().replace("0123456789ab", "ba9876543210"))
+    said = "not all of these runs were trained by the same code: it differs in vitssl/objectives/mae.py"
+    assert details.warnings(lay_out(collect(folder))) == [said]
+    assert f"Warning: {said}." in " ".join(summary(folder, width=200).split())
+    (first.parent / "done.json").unlink()
+    assert details.warnings(lay_out(collect(folder))) == []
