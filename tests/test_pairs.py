@@ -168,6 +168,8 @@ def test_an_allowed_pair_takes_two_steps_and_every_parameter_gets_a_gradient(mak
         assert all("blocks.1.attn.conv_proj_q" in n for n in still) if backbone == "cvt" else not still
         optimizer.step()
         network.after_step(0.5)
+    unmoved = [name for name, value in network.backbone.named_buffers() if name.endswith("running_mean") and not value.any()]
+    assert not unmoved, "no pass updates these statistics: an objective that makes no full pass says whole_pass = False"
 
 
 @pytest.mark.parametrize(("backbone", "objective"), [pair for pair in PAIRS if pair not in ALLOWED])

@@ -24,7 +24,7 @@ class Objective(nn.Module):
     out_indices: tuple[int, ...] = ()  # the backbone's intermediate places (`Backbone.widths`) whose features it reads
     is_loaded: bool = False  # its weights are those of another run (`init_objectives`); `model.build` says so
     reconstructs: bool = False  # it gives hidden or altered parts of images back
-    whole_pass: bool = True  # it makes a full pass: no token hidden, no image altered; batch norms take their running statistics there
+    whole_pass: bool = True  # it encodes a view as it came, no token hidden; batch norms take their running statistics there
 
     def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         """Unweighted scalar terms by name. ``progress`` in [0, 1] is a 0-dim tensor, so that compiled code sees no new constant."""
