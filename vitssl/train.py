@@ -30,7 +30,7 @@ from vitssl.training.attempt import Diverged
 from vitssl.training.log import Log, Meter, machine
 from vitssl.training.stopping import STOPPED, StopRequest
 from vitssl.training.train_state import TrainState, forward_backward, save, set_numerics, start
-from vitssl.words import counted, duration
+from vitssl.words import counted, duration, listed
 
 UNSAVED_S = 60.0  # of training, at most, that a kill during an evaluation loses
 
@@ -146,15 +146,16 @@ def _settle(train_state: TrainState, meter: Meter, log: Log) -> None:
 
 
 def _give_up(train_state: TrainState, meter: Meter, log: Log) -> None:
-    step = train_state.progress.step
+    step, broken = train_state.progress.step, meter.broken()
+    only = f"; of its terms only {listed(broken)}" if broken else ""
     _log_line(train_state, meter, log)
     if dist.is_main():
         content = {"model": train_state.model.state_dict(), "optimizer": train_state.optimizer.state_dict(), "step": step}
         tensor_files.save(train_state.folder / "diverged.pt", content)
     log.event("end", step, attempt=train_state.progress.attempt, reason="diverged")
     raise Diverged(
-        f"the loss or its gradient was not finite by step {step} (epoch {train_state.epoch:.2f}); diverged.pt holds that state, last.pt"
-        " the newest checkpoint before it. A lower optim.lr, a longer loop.warmup_epochs, optim.clip: global, or a"
+        f"the loss or its gradient was not finite by step {step} (epoch {train_state.epoch:.2f}{only}); diverged.pt holds that state,"
+        " last.pt the newest checkpoint before it. A lower optim.lr, a longer loop.warmup_epochs, optim.clip: global, or a"
         " loop.precision other than fp16 may help"
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import threading
@@ -21,6 +22,7 @@ from vitssl import config, train
 from vitssl.config import ConfigError
 from vitssl.config.evals import ClassificationConfig
 from vitssl.files import read_events
+from vitssl.objectives import mae
 from vitssl.training import evaluate
 from vitssl.training.evaluate import evaluate_folder
 from vitssl.views import pipeline
@@ -534,3 +536,14 @@ def test_compiled_inside_ddp_it_trains_as_without(folder, tmp_path):
     assert train.main([str(both[1])]) == 0  # on one rank: their number does not matter
     losses = [[e["loss"] for e in read_events(one / "metrics.jsonl") if e["event"] == "train"] for one in both]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4) and losses[0] != losses[1]
+
+
+@pytest.mark.parametrize("log_every", [1, 10])
+def test_a_term_that_is_not_finite_is_named_beside_others_that_are(folder, capsys, monkeypatch, log_every):
+    """It has no gradient here, which would break the other's next value."""
+    forward = mae.Mae.forward
+    broken = lambda *args: {name: term.detach() * float("nan") for name, term in forward(*args).items()}  # noqa: E731
+    monkeypatch.setattr(mae.Mae, "forward", broken)
+    run = folder("run", CURVES["ssat"], LONG, {"loop.log_every": log_every})
+    assert train.main([str(run)]) == 1
+    assert re.search(r"not finite by step 2 \(epoch 0\.\d+; of its terms only mae\)", capsys.readouterr().err)

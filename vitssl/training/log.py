@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 import socket
@@ -203,6 +204,17 @@ class Meter:
                 return False
             self._unseen.popleft()
         return True
+
+    def broken(self) -> list[str]:
+        """The terms of this rank's loss that were not finite in a step since the last line that was written, where not all were so: one
+        such step breaks all terms of the next."""
+        of_line = [] if self._line is None else zip(self._line[0], self._line[1].get().tolist(), strict=True)
+        since = ((place, float(total)) for place, (total, _) in self._sums.items())
+        finite = dict[str, bool]()
+        for (kind, name), total in [*of_line, *since]:
+            if kind == "terms":
+                finite[name] = finite.get(name, True) and math.isfinite(total)
+        return [] if not any(finite.values()) else [name for name in sorted(finite) if not finite[name]]
 
     def take(self, batch_size: int, **facts: Any) -> float:
         """Begin a line of the log: means over steps and ranks since the last one, images/s over all ranks, and ``facts``.
