@@ -34,12 +34,14 @@ def batch(B: int, labelled: float = 8.0, px: int = 8) -> Batch:
         ({"classify": torch.tensor(1.0)}, "another objective's term is called classify too; begin its name with mae"),
         ({"reconstruction": torch.tensor(1.0)}, "its term reconstruction must be called mae, or mae_ and more"),
         ({"mae": torch.ones(3)}, r"its term mae has the shape \(3,\); give its mean, a scalar"),
+        ({"mae": torch.tensor(1.0)}, r"its term mae has no gradient, so that nothing learns from it \(detach, no_grad\?\)"),
+        (torch.tensor(1.0), "it gives Tensor; a dict of its terms is wanted, such as {'mae': loss}"),
     ],
 )
 def test_a_term_that_would_count_wrongly_is_refused(make_run, monkeypatch, terms, reason):
     network = model.build(make_run({"objectives": OBJECTIVES["ssat"]}), 10).train()
     monkeypatch.setattr(network.objectives["mae"], "forward", lambda *_: terms)
-    with pytest.raises(ValueError, match=f"objective mae: {reason}"):
+    with pytest.raises((ValueError, TypeError), match=f"objective mae: {reason}"):
         network(batch(8), torch.tensor(0.5))
 
 

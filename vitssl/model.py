@@ -80,8 +80,10 @@ class Model(nn.Module):
 
 
 def _check_terms(name: str, losses: dict[str, Tensor], others: Collection[str]) -> None:
-    """Each term must count once and be known as this objective's: a name that is taken would take the place of another's loss, and a vector
-    would be summed."""
+    """Each term must count once and be known as this objective's: a name that is taken would take the place of another's loss, a vector
+    would be summed, and what is detached would train nothing."""
+    if not isinstance(losses, dict):
+        raise TypeError(f"objective {name}: it gives {type(losses).__name__}; a dict of its terms is wanted, such as {{{name!r}: loss}}")
     for term, loss in losses.items():
         if term in others:
             raise ValueError(f"objective {name}: another objective's term is called {term} too; begin its name with {name}")
@@ -89,6 +91,8 @@ def _check_terms(name: str, losses: dict[str, Tensor], others: Collection[str]) 
             raise ValueError(f"objective {name}: its term {term} must be called {name}, or {name}_ and more")
         if loss.dim():
             raise ValueError(f"objective {name}: its term {term} has the shape {tuple(loss.shape)}; give its mean, a scalar")
+        if torch.is_grad_enabled() and not loss.requires_grad:
+            raise ValueError(f"objective {name}: its term {term} has no gradient, so that nothing learns from it (detach, no_grad?)")
 
 
 def build(run: Run, num_classes: int) -> Model:

@@ -17,12 +17,13 @@ from jobs.display import states
 from tests.ranks import run_ranks
 from vitssl import cli, config, dist, train
 from vitssl.config import ConfigError
-from vitssl.config.evals import evals_of, pending
+from vitssl.config.evals import OF_FEATURES, KnnConfig, evals_of, pending
 from vitssl.data import shards
 from vitssl.evaluators import Result, Subject, base, knn
 from vitssl.files import read_events, read_json
 from vitssl.report.figures import curves
 from vitssl.training import evaluate
+from vitssl.words import listed
 
 MAE = {"objectives.mae": {"decoder_dim": 16, "decoder_depth": 1, "decoder_heads": 2}}
 DINO = {
@@ -185,7 +186,7 @@ def test_the_command_line_evaluates_a_pretraining(folder, capsys, monkeypatch):
     assert cli.main(["evaluate", str(run), str(run), "--type", "knn", "--set", "k=3", "pool=mean"]) == 0
     assert [json.loads(line)["run"] for line in capsys.readouterr().out.splitlines()] == ["run", "run"]
     assert cli.main(["evaluate", str(run)]) == 2
-    assert "has no classify objective, so it predicts no classes; knn and linear" in capsys.readouterr().err
+    assert f"has no classify objective, so it predicts no classes; {listed(OF_FEATURES)}" in capsys.readouterr().err
     assert cli.main(["evaluate", str(run), "--set", "k=3"]) == 2
     assert "k: a field of type knn, and the type is classification" in capsys.readouterr().err
 
@@ -250,14 +251,28 @@ def test_features_of_the_same_weights_are_made_once(folder, monkeypatch):
 
 def test_an_evaluator_that_gives_no_accuracy_stands_for_itself_by_its_first_metric(folder, monkeypatch, capsys):
     """In the run's line, in status.py, in the curves, and in all records."""
-    monkeypatch.setattr(knn.Knn, "run", lambda *_: Result({"loss": 1.25, "ece": 3.0}))
+    monkeypatch.setattr(knn.Knn, "run", lambda *_: Result({"loss": 1.25, "ece": 3.0, "count": 9}))
+    monkeypatch.setattr(KnnConfig, "metrics", ("loss", "ece"))
     run = folder("run", MAE, {"evals.own": {"type": "knn"}})
     assert train.main([str(run)]) == 0
     assert "own NLL 1.25; loss" in capsys.readouterr().err
-    assert read_json(run / "evals.json")["own"]["metrics"] == {"loss": 1.25, "ece": 3.0}
+    assert read_json(run / "evals.json")["own"]["metrics"] == {"loss": 1.25, "ece": 3.0, "count": 9}
     assert states._score(evaluations(run)[::-1], "top1") == "1.25 (own loss)"
     of_run = SimpleNamespace(of=lambda kind: evaluations(run) if kind == "eval" else [], evals={"own": {}})
     assert next(iter(curves._curves_of([of_run]).items())) == ("own NLL", ("eval", "own", "loss"))
+
+
+@pytest.mark.parametrize(
+    ("metrics", "reason"),
+    [
+        ({"top1": 1.0, "recall": 2.0, "count": 9}, "it gives recall, which is not in `metrics` of KnnConfig"),
+        ({"top1": 1.0}, "it does not give the number of images, count"),
+    ],
+)
+def test_an_evaluator_gives_what_its_config_says(untrained_run, monkeypatch, metrics, reason):
+    monkeypatch.setattr(knn.Knn, "run", lambda *_: Result(metrics))
+    with pytest.raises(ValueError, match=f"evaluator knn: {reason}"):
+        vitssl.load(untrained_run()).evaluate({"own": KnnConfig()})
 
 
 def test_a_run_of_fp16_is_evaluated_in_fp32_on_a_cpu_as_it_predicts(folder, monkeypatch):

@@ -20,8 +20,10 @@ from tests.jobs.conftest import EXAMPLE
 from tests.test_trained import save_run
 from vitssl import cli
 from vitssl.config import ConfigError, Objectives
+from vitssl.config.evals import KINDS, OF_FEATURES
 from vitssl.config.objectives.classify import ClassifyConfig
 from vitssl.config.objectives.mae import MaeConfig
+from vitssl.words import listed
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "submit": submit.main, "status": status.main, "cancel": cancel.main, "vitssl": cli.main,
@@ -86,6 +88,7 @@ WRONG = [
     ("submit sweep.yaml -m", "unrecognized arguments: -m; "),
     ("submit sweep.yaml optim.epochs=4", "'epochs' is not known (did you mean loop.epochs?)"),
     ("submit sweep.yaml finetune.lr=1", "finetune.lr: 'lr' is not known (did you mean finetune.optim.lr?)"),
+    ("submit sweep.yaml objectives.simclr.pooling=mean", "'pooling' is not known (did you mean pool or objectives.drloc.pooling?)"),
     ("submit sweep.yaml momentum_teacher=0.9", "(did you mean objectives.dino.teacher_momentum?)"),
     ("submit sweep.yaml local_crops_number=8", "(did you mean data.views.local.count?)"),
     ("submit sweep.yaml --resume", "(repeat the command to continue: finished runs are kept)"),
@@ -267,11 +270,11 @@ WRONG = [
     ("vitssl report runs/example/scratch", "runs/example/scratch/sweep.json does not exist"),
     ("vitssl evaluate runs/example", "runs/example is the folder of a whole sweep; name one of its runs, for example runs/example/"),
     ("vitssl evaluate runs", "runs is not a run folder; name one, such as runs/example/"),
-    ("vitssl evaluate runs/example/scratch --type kn", "'kn' is none of classification, knn, linear (did you mean knn?)"),
+    ("vitssl evaluate runs/example/scratch --type kn", f"'kn' is none of {', '.join(KINDS)} (did you mean knn?)"),
     ("vitssl evaluate runs/example/scratch --type knn --set k", "'k' is not field=value"),
     ("vitssl evaluate runs/example/scratch --type knn --set k=0", "--set k: 0 is "),
     ("vitssl evaluate runs/example/scratch --type knn", "evals.knn: gone/index.json does not exist: write the shards with"),
-    ("vitssl evaluate runs/example/pretrain", "the Run has no classify objective, so it predicts no classes; knn and linear look"),
+    ("vitssl evaluate runs/example/pretrain", f"the Run has no classify objective, so it predicts no classes; {listed(OF_FEATURES)} look"),
     ("vitssl evaluate runs/example/scratch --ema", "(did you mean --weights ema?)"),
     ("vitssl predict runs/example/scratch seven.png --ema", "(did you mean --weights ema?)"),
     ("vitssl evaluate runs/example/scratch --weights ema", "the Run has no averaged weights; set loop.ema_decay"),
@@ -310,7 +313,7 @@ WRONG = [
     ("vitssl cost runs/example", "name one of its runs, for example runs/example/pretrain"),
     ("vitssl cost example", "there is no folder example; name a run, such as runs/example/"),
     ("vitssl import notes.txt --as mae", "notes.txt is not a checkpoint that can be read"),
-    ("vitssl evaluate runs/example/scratch --type knnn", "error: --type: 'knnn' is none of classification, knn, linear (did you mean kn"),
+    ("vitssl evaluate runs/example/scratch --type knnn", f"error: --type: 'knnn' is none of {', '.join(KINDS)} (did you mean knn?"),
     ("vitssl evaluate runs/example/scratch --weights teacher", "error: runs/example/scratch: --weights: "),
     ("submit sweep.yaml optim.lr_rule=linear", "sqrt_batch, sqrt_batch/8 (did you mean batch/256?)"),
     ("submit sweep.yaml --site sweep.yaml", "site: sweep.yaml is a sweep, not a site profile, which says where jobs run; "),

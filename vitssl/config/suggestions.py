@@ -88,7 +88,7 @@ def not_a_field(name: str, known: Iterable[str], field: str, schema: type | None
     near = closest(name, known) if schema else []
     if places := [] if f"{name}s" in known else meant(name if schema else field):
         # a chance likeness is not what was meant
-        near = [one for one in near if name in one and not any(place.endswith(f".{one}") for place in places)]
+        near = [one for one in near if (name in one or name.startswith(one)) and not any(place.endswith(f".{one}") for place in places)]
     elif not near and schema in (None, *WHOLE):  # of a part of one, all the names that are there say more
         places = meant_roughly(name)
     if schema is View:  # which may be another than the main one

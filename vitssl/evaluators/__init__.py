@@ -17,6 +17,14 @@ def build(cfg: EvalConfig) -> Evaluator:
     return kind(cfg)
 
 
+def _check_metrics(cfg: EvalConfig, metrics: dict[str, float]) -> None:
+    """Of others a report would not know the unit and the direction."""
+    if odd := metrics.keys() - {*cfg.metrics, "count"}:
+        raise ValueError(f"evaluator {cfg.type}: it gives {min(odd)}, which is not in `metrics` of {type(cfg).__name__}")
+    if "count" not in metrics:
+        raise ValueError(f"evaluator {cfg.type}: it does not give the number of images, count")
+
+
 def evaluate(subject: Subject, evals: dict[str, EvalConfig], complete: bool) -> dict[str, Result]:
     """Run evaluators, by name; all ranks together, and each gets the results of all.
 
@@ -30,6 +38,7 @@ def evaluate(subject: Subject, evals: dict[str, EvalConfig], complete: bool) -> 
         try:
             with subject.weights(cfg.weights):
                 results[name] = build(cfg).run(subject, complete)
+                _check_metrics(cfg, results[name].metrics)
         except ConfigError as error:
             raise named(error, name) from None
     return results
