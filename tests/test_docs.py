@@ -6,6 +6,7 @@ Trainings are planned and predicted (`--dry-run`); the sweeps' arms are trained 
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ import yaml
 from PIL import Image
 
 from jobs import submit
+from tests.objectives.conftest import batch_of
 from tests.shipped import SWEEPS
 from tests.weights import releases
 from vitssl import cli, config, model
@@ -130,6 +133,23 @@ def test_the_python_of_the_docs_runs(world: Path) -> None:
     for page in PAGES:
         for block in blocks(page, "python"):
             subprocess.run([sys.executable, "-c", block], cwd=world, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+
+
+def test_the_example_of_an_objective_learns(make_run) -> None:
+    """The weights of its head and the backbone's get a gradient, and a head that knows nothing guesses among four."""
+    (code,) = blocks(ROOT / "vitssl" / "docs" / "contributing.md", "python")
+    example: dict[str, Any] = {}
+    exec(code, example)
+    run = make_run({"objectives.classify": {}})
+    network = model.build(run, 10).train()
+    objective = example["Rotation"](example["RotationConfig"](), run, network.backbone, 10)
+    torch.nn.init.zeros_(objective.head.weight)
+    batch = batch_of(torch.randn(6, 3, 8, 8))
+    loss = objective(network.step(batch), batch, torch.zeros(()))["rotation"]
+    assert loss.item() == pytest.approx(math.log(4))
+    torch.nn.init.normal_(objective.head.weight)
+    objective(network.step(batch), batch, torch.zeros(()))["rotation"].backward()
+    assert objective.head.weight.grad.any() and network.backbone.blocks[0].attn.qkv.weight.grad.any()
 
 
 @pytest.mark.release
