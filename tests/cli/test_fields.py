@@ -16,7 +16,7 @@ from vitssl import cli, config
 from vitssl.cli import fields
 from vitssl.config import ConfigError, Run
 from vitssl.config.base import runtime_field
-from vitssl.config.evals import METRICS
+from vitssl.config.evals import KINDS, METRICS, EvalConfig
 from vitssl.config.fields import fields_of
 from vitssl.config.methods import METHODS, method
 
@@ -137,6 +137,11 @@ def test_what_begins_a_word_of_a_name_comes_first(capsys) -> None:
     assert cli.main(["fields", "lr"]) == 0
     shown = capsys.readouterr().out
     assert 0 < shown.index("optim.lr:") < shown.index("optim.min_lr:") < shown.index("objectives.simclr:")
+
+
+def test_the_type_of_an_evaluator_is_explained_by_all_there_are() -> None:
+    (meaning,) = [one.meaning for one in fields_of(EvalConfig) if one.name == "type"]
+    assert [kind for kind in KINDS if not re.search(rf"\b{kind}\b", meaning)] == []
 
 
 def test_where_no_name_has_the_words_those_whose_meanings_have_them_are_listed(capsys) -> None:
