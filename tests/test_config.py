@@ -14,6 +14,9 @@ from omegaconf import OmegaConf
 
 from vitssl import config
 from vitssl.config import ConfigError, Run, evals
+from vitssl.config.fields import fields_of
+from vitssl.config.objectives.gmml import Corruptions
+from vitssl.config.sweep import Budget, SweepFile
 
 BASE = {"data.shards": "shards/x", "objectives.classify": {}}
 PACKAGE = Path(config.__file__).parents[1]
@@ -398,10 +401,9 @@ def test_learning_rate_rules(rule, batch, expected):
     assert config.scaled_lr(run.optim, 1e-3) == pytest.approx(expected)
 
 
-def _schema(kind: type = Run):
-    """(dataclass, field) of everything below ``kind``."""
-    hints = {k: v for k, v in vars(config).items() if isinstance(v, type) and dataclasses.is_dataclass(v)}
-    return [(cls, f.name) for cls in hints.values() for f in dataclasses.fields(cls)]
+def _schema():
+    """(dataclass, field) of everything that can be set."""
+    return {(one.owner, one.own_name) for kind in (Run, SweepFile, *evals.KINDS.values()) for one in fields_of(kind)}
 
 
 def test_every_field_is_read_somewhere():
@@ -410,10 +412,10 @@ def test_every_field_is_read_somewhere():
     for path in [*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "jobs").rglob("*.py")]:
         tree = ast.parse(path.read_text())
         read |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
-    # walked by `config.active_views`, `config.active` and `ColorOp.chosen`
-    by_name = (config.Views, config.Objectives, config.ColorOp, config.ColorStep)
+    # walked by `config.active_views`, `config.active`, `ColorOp.chosen`, `Corruptions.chosen` and `predict.check_budget`
+    by_name = (config.Views, config.Objectives, config.ColorOp, config.ColorStep, Corruptions, Budget)
     unread = [f"{cls.__name__}.{name}" for cls, name in _schema() if name not in read and cls not in by_name]
-    assert not unread
+    assert len(_schema()) > 200 and not unread
 
 
 def test_the_config_needs_no_torch():

@@ -18,6 +18,13 @@ def test_patch_tokens_are_put_on_their_grid_whatever_stands_around_them(grid):
         assert torch.equal(features.map()[(slice(None), slice(None), *place)], sequence_BTD[:, 1 + n])
 
 
+def test_a_class_token_that_is_not_there_is_not_given():
+    features = Features.split(torch.randn(2, 16, 8), 0, 0, (4, 4))
+    for pool in ("cls", "cls+mean"):
+        with pytest.raises(ValueError, match=r"no class token \(cls\); an objective that needs one says so by `requires` of its config"):
+            features.pooled(pool)
+
+
 def test_an_intermediate_place_has_the_same_parts():
     inner, features = (Features.split(torch.randn(2, tokens, 8), 0, 0, grid) for tokens, grid in ((16, (4, 4)), (4, (2, 2))))
     features.intermediates = {0: inner}

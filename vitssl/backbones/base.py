@@ -59,7 +59,12 @@ class Features:
 
         Args:
             pool: ``cls``, the class token; ``reg``, the mean of the registers; ``mean``, that of the patch tokens.
+
+        Raises:
+            ValueError: there is no class token; an objective whose config `requires` one is refused before.
         """
+        if "cls" in pool.split("+") and not self.prefix_BPD.shape[1]:
+            raise ValueError("this backbone has no class token (cls); an objective that needs one says so by `requires` of its config")
         parts = {
             "cls": lambda: self.prefix_BPD[:, 0],
             "reg": lambda: self.prefix_BPD[:, 1:].mean(1),
