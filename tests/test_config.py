@@ -412,7 +412,7 @@ def test_every_field_is_read_somewhere():
     for path in [*PACKAGE.rglob("*.py"), *(PACKAGE.parent / "jobs").rglob("*.py")]:
         tree = ast.parse(path.read_text())
         read |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)}
-    # walked by `config.active_views`, `config.active`, `ColorOp.chosen`, `Corruptions.chosen` and `predict.check_budget`
+    # walked by `config.active_views`, `config.active`, `ColorOp.chosen`, `Corruptions.enabled` and `predict.check_budget`
     by_name = (config.Views, config.Objectives, config.ColorOp, config.ColorStep, Corruptions, Budget)
     unread = [f"{cls.__name__}.{name}" for cls, name in _schema() if name not in read and cls not in by_name]
     assert len(_schema()) > 200 and not unread
