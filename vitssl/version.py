@@ -7,13 +7,15 @@ import shutil
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from vitssl import __version__
 from vitssl.files import hash_file
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ("vitssl", "jobs")  # what a run's snapshot holds
-UNTRAINED = ("analysis", "bench", "cli", "docs", "report")  # parts of vitssl/ that no result of a training or an evaluation depends on
+# parts of vitssl/ that no training or evaluation depends on
+UNTRAINED = ("__main__.py", "analysis", "arguments.py", "bench", "cli", "docs", "paths.py", "report", "terminal.py", "weights", "words.py")
 
 
 def describe() -> str:
@@ -36,8 +38,15 @@ def commit() -> tuple[str | None, bool]:
     return _git("rev-parse", "HEAD") or None, bool(changed or new)
 
 
+def snapshot(run: Path, job: dict[str, Any]) -> Path | None:
+    """The source that a run was trained with, by its folder and its job.json, where it is still there: beside the run, since the folder of
+    the sweep may have been moved."""
+    folder = run.parent / "source" / Path(job["source"]).name if "source" in job else None
+    return folder if folder is not None and folder.is_dir() else None
+
+
 def differing(roots: Iterable[Path]) -> list[str]:
-    """The files that trainings and evaluations depend on, and that are not the same in all of these checkouts and snapshots."""
+    """The files that are not the same in all of these checkouts and snapshots, but for those on which no training or evaluation depends."""
     hashes = [_trained_with(root) for root in roots]
     names = sorted({name for of_root in hashes for name in of_root})
     return [name for name in names if len({of_root.get(name) for of_root in hashes}) > 1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ from vitssl.config import SCHEMA, ConfigError, Run, assign, checkpoints, dotted,
 from vitssl.config.methods import flow
 from vitssl.files import hash_file, read_json
 from vitssl.run_folder import is_trained
-from vitssl.version import ROOT, differing
+from vitssl.version import ROOT, differing, snapshot
 from vitssl.words import counted, few, note
 
 if TYPE_CHECKING:
@@ -79,20 +78,17 @@ def superseded(jobs: Sequence[Job], sweep: Path) -> str | None:
 
 def trained_otherwise(jobs: Sequence[Job], sweep: Path) -> str | None:
     """What to say where runs of this sweep are trained, and by other code than there is now: their identities are of fields alone."""
-    snapshots = Counter(folder for job in jobs if job.is_trained and (folder := _snapshot(job.folder)) is not None)
-    changed = {folder: files for folder in snapshots if (files := differing([folder, ROOT]))}
-    if not (count := sum(snapshots[folder] for folder in changed)):
+    runs: dict[Path, list[str]] = {}
+    for job in (job for job in jobs if job.is_trained):
+        with suppress(ConfigError):  # damaged
+            if (source := snapshot(job.results, read_json(job.results / "job.json"))) is not None:
+                runs.setdefault(source, []).append(job.folder.name)
+    changed = {source: files for source in runs if (files := differing([source, ROOT]))}
+    if not changed:
         return None
     files = few(sorted({file for files in changed.values() for file in files}))
-    what = f"{counted(count, 'trained run')} of {sweep.name} used other code ({files} changed since)"
-    return f"{what}: kept; delete the folders of those to be trained anew"
-
-
-def _snapshot(run: Path) -> Path | None:
-    """The source that a run was trained with, where it is still there; the sweep's folder may have been moved."""
-    source = read_json(run / "job.json").get("source")
-    folder = run.parent / "source" / Path(source).name if source else None
-    return folder if folder is not None and folder.is_dir() else None
+    names = few([name for source in changed for name in runs[source]])
+    return f"{sweep.name}: other code trained {names} ({files} changed since): kept; delete those folders to train them anew"
 
 
 def _place(arm: str | None, stage: str | None, axes: dict | None) -> str:

@@ -18,7 +18,7 @@ from vitssl.data.index import Index, load_index, named, unwritten
 from vitssl.data.loading.subset import check_evaluator, split_of
 from vitssl.data.sources import webdatasets
 from vitssl.data.sources.opening import open_source
-from vitssl.words import counted, few, listed
+from vitssl.words import counted, listed
 
 EVALUATED = 1 / 3  # of what it costs to train on an image: a forward pass, and none backward
 
@@ -125,13 +125,15 @@ def describe(run: Run) -> str:
 
 
 def held_out(runs: Iterable[Run]) -> list[str]:
-    """A line for each folder of shards of which a share is held out: how many images that is, of each Run."""
+    """A line for each folder of shards of which a share is held out: how many images that is, from the fewest to the most of a Run."""
     by_folder: dict[str, set[int]] = {}
     for run in runs:
         if run.data.val_fraction and expected_index(run.data):
             by_folder.setdefault(run.data.shards, set()).add(image_counts(run)["val_images"])
-    counts = {folder: few([f"{count:,}" for count in sorted(found)]) for folder, found in by_folder.items()}
-    return [f"{folder}: {told} images held out of training (data.val_fraction)" for folder, told in counts.items()]
+    counts = {folder: (f"{min(found):,} to " if len(found) > 1 else "", max(found)) for folder, found in by_folder.items()}
+    return [
+        f"{folder}: {least}{counted(most, 'image')} held out of training (data.val_fraction)" for folder, (least, most) in counts.items()
+    ]
 
 
 def unread(runs: Iterable[Run]) -> list[str]:

@@ -51,7 +51,7 @@ def test_images_that_were_held_out_are_told_from_those_trained_on(untrained_run,
         assert np.array_equal(arrays["index"][arrays["part"] == name], np.sort(positions)) and len(positions)
     unused = 1797 - len(split.train) - len(split.val) - 450
     assert (arrays["part"] == "").sum() == unused > 0
-    counts = f"{unused} for nothing, 450 for test, {len(split.train)} for train and {len(split.val)} for val"
+    counts = f"{unused:,} for nothing, 450 for test, {len(split.train)} for train and {len(split.val)} for val"
     assert f"of test+train the run had {counts}, as the array part says" in capsys.readouterr().err
 
 

@@ -68,7 +68,7 @@ def test_an_image_that_is_elsewhere_or_twice_is_on_one_side(tmp_path):
         ("csv:{root}/t.csv?seed=1", "seed without test or val"),
         (
             "csv:{root}/none.csv?test=0.5&val=0.1",
-            "none.csv: no image has a label, and only such images are held out; leave out test and val",
+            "none.csv: no image has a label, and only labelled ones are held out; leave out test and val",
         ),
         ("csv:{root}/t.csv?val=0.5", "too few images in a (1), b (1), for an image each for train and val"),
     ],

@@ -285,14 +285,19 @@ def test_what_an_earlier_submission_of_this_sweep_trained_otherwise_is_said_to_b
 
 def test_runs_that_other_code_trained_are_named_with_what_has_changed(run, capfd) -> None:
     (source,) = Path("runs/example/source").iterdir()
-    for unimportant in ("vitssl/report/units.py", "jobs/submit.py"):
+    for unimportant in ("vitssl/report/units.py", "vitssl/words.py", "jobs/submit.py"):
         (source / unimportant).write_text("")
     assert run("arms=[chain_short]", "--dry-run") == 0 and "other code" not in capfd.readouterr().err
     (source / "vitssl/objectives/mae.py").write_text("")
     (source / "vitssl/objectives/mine.py").write_text("")
     assert run("arms=[chain_short]", "--dry-run") == 0
     files = "vitssl/objectives/mae.py and vitssl/objectives/mine.py"
-    said = f"2 trained runs of example used other code ({files} changed since): kept; delete the folders of those to be trained anew"
-    assert said in capfd.readouterr().err
+    said = rf"example: other code trained \S+ and \S+ \({files} changed since\): kept; delete those folders to train them anew"
+    assert re.search(said, capfd.readouterr().err)
+    assert run("name=another", "arms=[chain_short]", "--dry-run", "--reuse") == 0
+    assert re.search(said.replace("example", "another"), capfd.readouterr().err)
+    for record in Path("runs/example").glob("*/job.json"):
+        record.write_text("{")
+    assert run("arms=[chain_short]", "--dry-run") == 0 and "other code" not in capfd.readouterr().err
     shutil.rmtree(source)
     assert run("arms=[chain_short]", "--dry-run") == 0 and "other code" not in capfd.readouterr().err

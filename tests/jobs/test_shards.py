@@ -256,7 +256,7 @@ def test_how_many_images_are_held_out_is_told_once_for_each_folder(expand, place
     assert shards.held_out(plain) == []
     counts = sorted({shards.image_counts(run)["val_images"] for run in held})
     assert len(counts) == 2
-    expected = f"{place}/shards/digits: {counts[0]} and {counts[1]} images held out of training (data.val_fraction)"
+    expected = f"{place}/shards/digits: {counts[0]} to {counts[1]} images held out of training (data.val_fraction)"
     assert shards.held_out([*plain, *held]) == [expected]
 
 

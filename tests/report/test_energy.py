@@ -128,7 +128,7 @@ def test_those_without_a_label_are_told_apart(sweep):
     grid = lay_out(collect(sweep({"scratch": 80.0}, {"data": ["photos"], "seed": [0]}, make={("scratch", "photos", 0): {"data": data}})))
     said = "3 of the 72 test images of photos look like near-duplicates of training images used without labels"
     table = details.data(grid)
-    assert table is not None and f"{said};" in table.caption and details.warnings(grid) == [said]
+    assert table is not None and f"{said};" in table.caption and details.warnings(grid) == {said: "Data"}
 
 
 def test_images_that_are_all_different_need_no_warning(sweep):

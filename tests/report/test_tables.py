@@ -488,10 +488,14 @@ def test_a_report_warns_of_runs_that_different_code_trained(sweep):
         for file in ("vitssl/objectives/mae.py", "vitssl/report/units.py", "jobs/submit.py"):
             (folder / "source" / name / file).parent.mkdir(parents=True, exist_ok=True)
             (folder / "source" / name / file).write_text(code)
-    assert details.warnings(lay_out(collect(folder))) == []
+    assert not details.warnings(lay_out(collect(folder)))
     first.write_text(first.read_text().replace("0123456789ab", "ba9876543210"))
     said = "not all of these runs were trained by the same code: it differs in vitssl/objectives/mae.py"
-    assert details.warnings(lay_out(collect(folder))) == [said]
+    assert details.warnings(lay_out(collect(folder))) == {said: "Provenance"}
     assert f"Warning: {said}." in " ".join(summary(folder, width=200).split())
+    report.write(folder)
+    page = (folder / "report" / "report.html").read_text()
+    assert f'{said}: <a href="#provenance">' in page and 'id="provenance"' in page
+    assert f"{said}: see [Provenance](#provenance)." in (folder / "report" / "report.md").read_text()
     (first.parent / "done.json").unlink()
-    assert details.warnings(lay_out(collect(folder))) == []
+    assert not details.warnings(lay_out(collect(folder)))

@@ -174,6 +174,8 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     from vitssl.config.evals import parse
 
     fields = {name: getattr(arguments, name) for name in ("type", "shards", "split", "weights")}
+    if again := next((name for word in arguments.fields if (name := word.partition("=")[0]) in fields), None):
+        raise ConfigError(f"write --{again} in its place", f"--set {again}")
     try:
         cfg = parse(arguments.type, fields, arguments.fields)
         from vitssl.training.evaluate import evaluate_folder
@@ -183,9 +185,10 @@ def _evaluate(arguments: argparse.Namespace) -> None:
             print(json.dumps(which | evaluate_folder(folder, cfg, arguments.checkpoint)), flush=True)
             note_unfinished(folder, arguments.checkpoint)
     except ConfigError as error:  # by the name of what was typed
+        whole = f"evals.{arguments.type}"
         of, _, last = error.field.rpartition(".")
         typed = f"--{last}" if last in fields else f"--set {last}"
-        raise ConfigError(error.reason, typed if of == f"evals.{arguments.type}" else error.field, error.place) from None
+        raise ConfigError(error.reason, typed if of == whole else "" if error.field == whole else error.field, error.place) from None
 
 
 def _predict(arguments: argparse.Namespace) -> int:

@@ -140,5 +140,5 @@ def _features(arguments: argparse.Namespace) -> None:
     print(f"{arguments.out}: {shown}")
     parts = Counter(arrays["part"].tolist()) if "part" in arrays else Counter()
     if len(parts) > 1:
-        had = listed(f"{count} for {part or 'nothing'}" for part, count in sorted(parts.items()))
+        had = listed(f"{count:,} for {part or 'nothing'}" for part, count in sorted(parts.items()))
         note(f"of {arguments.split} the run had {had}, as the array part says of each image")

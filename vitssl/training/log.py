@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import socket
@@ -186,7 +185,7 @@ class Meter:
     def __init__(self) -> None:
         self._sums: dict[tuple[str, str], tuple[Tensor, int]]  # over steps, and their number, by kind and name
         self._restart()
-        self._unseen: deque[_OnHost] = deque()
+        self._unseen: deque[tuple[list[str], _OnHost]] = deque()  # of each step the names of its terms; loss and gradient, and the terms
         self._line: tuple[dict[tuple[str, str], int], _OnHost, dict[str, Any]] | None = None
 
     def add(self, values: dict[str, dict[str, Tensor]]) -> None:
@@ -195,26 +194,24 @@ class Meter:
                 total, count = self._sums.get((kind, name), (0, 0))
                 self._sums[kind, name] = total + value, count + 1
         self._steps += 1
-        self._unseen.append(_OnHost(sum(values["loss"].values())))
+        of_step = torch.stack([sum(values["loss"].values()), *values["terms"].values()])
+        self._unseen.append((list(values["terms"]), _OnHost(of_step)))
 
     def finite(self, newest: bool = False) -> bool:
         """Were all steps so far? The newest one is left to the next call; with ``newest`` this waits for it."""
         while len(self._unseen) > (0 if newest else 1):
-            if not torch.isfinite(self._unseen[0].get()):
+            if not torch.isfinite(self._unseen[0][1].get()[0]):
                 return False
             self._unseen.popleft()
         return True
 
     def broken(self) -> list[str]:
-        """The terms of this rank's loss that were not finite in a step since the last line that was written, where not all were so: one
-        such step breaks all terms of the next."""
-        of_line = [] if self._line is None else zip(self._line[0], self._line[1].get().tolist(), strict=True)
-        since = ((place, float(total)) for place, (total, _) in self._sums.items())
-        finite = dict[str, bool]()
-        for (kind, name), total in [*of_line, *since]:
-            if kind == "terms":
-                finite[name] = finite.get(name, True) and math.isfinite(total)
-        return [] if not any(finite.values()) else [name for name in sorted(finite) if not finite[name]]
+        """Of the step that `finite` refused, on this rank, the terms that were not finite; none where all were so, or none."""
+        if not self._unseen:
+            return []
+        names, values = self._unseen[0]
+        finite = torch.isfinite(values.get()[1:]).tolist()
+        return [name for name, was in zip(names, finite, strict=True) if not was] if any(finite) else []
 
     def take(self, batch_size: int, **facts: Any) -> float:
         """Begin a line of the log: means over steps and ranks since the last one, images/s over all ranks, and ``facts``.

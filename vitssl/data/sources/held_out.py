@@ -99,7 +99,7 @@ def divided(
     unlabelled = {group for sample, group in zip(samples, groups, strict=True) if sample.label < 0}
     if samples and not any(sample.label >= 0 for sample in samples):
         raise ConfigError(
-            f"{asked.source}: no image has a label, and only such images are held out; leave out {' and '.join(asked.shares)}"
+            f"{asked.source}: no image has a label, and only labelled ones are held out; leave out {' and '.join(asked.shares)}"
         )
     split_of = _Draw(asked, classes, samples, groups, {*elsewhere, *unlabelled}).drawn()
     parts: dict[str, list[Sample]] = {part: [] for part in asked.parts}

@@ -33,7 +33,10 @@ def html(report: sections.Report) -> str:
     grid = report.grid
     paper = grid.sweep.facts["paper"]
     source = f" Reproduces {escape(paper['table'])} of {_link(paper)}." if paper else ""
-    alike = "".join(f'<p class="warning">Warning: {escape(text)}: <a href="#data">details</a>.</p>\n' for text in details.warnings(grid))
+    warnings = "".join(
+        f'<p class="warning">Warning: {escape(text)}: <a href="#{blocks.anchor(name)}">details</a>.</p>\n'
+        for text, name in details.warnings(grid).items()
+    )
     links = "\n".join(f'<a href="{name}">{words}</a>' for name, words in FILES.items())
     about = f"{escape(sections.compared(grid))}{source} {escape(progress(grid.sweep))}"
     shown = sections.contents(report)
@@ -43,7 +46,7 @@ def html(report: sections.Report) -> str:
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(sections.title(grid))}</title>\n<style>\n{CSS}</style>\n</head>\n<body>\n<header>\n<h1>{escape(grid.sweep.name)}</h1>\n"
-        f'<p>{about}</p>\n{alike}<p class="links">{links}</p>\n<nav class="links">Below: {below}</nav>\n</header>\n'
+        f'<p>{about}</p>\n{warnings}<p class="links">{links}</p>\n<nav class="links">Below: {below}</nav>\n</header>\n'
         f"<main>\n{_first(shown)}"
         f'<div class="more">\n{more}</div>\n</main>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n'
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from vitssl.report.findings.sentences import progress, sentences
 from vitssl.report.pages import render, sections
+from vitssl.report.pages.blocks import anchor
 from vitssl.report.table import Table
 from vitssl.report.tables import details
 
@@ -11,7 +12,7 @@ from vitssl.report.tables import details
 def markdown(report: sections.Report) -> str:
     """The page's sections in its order; plots are links to their files, and pictures are left to the page."""
     grid, shown = report.grid, sections.contents(report)
-    warnings = [f"**Warning:** {text}: see [Data](#data)." for text in details.warnings(grid)]
+    warnings = [f"**Warning:** {text}: see [{name}](#{anchor(name)})." for text, name in details.warnings(grid).items()]
     given = [*shown.found, *shown.main, *shown.front, *shown.more]
     head = [f"# {sections.title(grid)}", f"{sections.compared(grid)} {progress(grid.sweep)}", *warnings]
     return "\n\n".join([*head, *filter(None, map(_section, given))]) + "\n"

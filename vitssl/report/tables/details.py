@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from vitssl.report.results import energy
 from vitssl.report.results.collect import RunFolder, Sweep
 from vitssl.report.results.grid import Grid
 from vitssl.report.table import BAD, DASH, MEASURED, NOTE, Entry, Table, figure
 from vitssl.report.tables.settings import stages
 from vitssl.report.units import fit
-from vitssl.version import differing
+from vitssl.version import differing, snapshot
 from vitssl.words import few
 
 MANY = 0.01  # of the images to test on, from which on a report warns of near-duplicates before all else
@@ -32,16 +30,17 @@ def data(grid: Grid) -> Table | None:
     return table.trimmed().without(*(["labelled"] if all(row[images] == row[labels] for row in rows) else []))
 
 
-def warnings(grid: Grid) -> list[str]:
-    """What a report begins with: of which sets so many images to test on are trained on that figures may mislead, and that runs were
-    trained by different code."""
-    return [*(text for text, share in _near_duplicates(grid).items() if share >= MANY), *_other_code(grid.sweep)]
+def warnings(grid: Grid) -> dict[str, str]:
+    """What a report begins with, and in which section there is more: of which sets so many images to test on are trained on that figures
+    may mislead, and that runs were trained by different code."""
+    alike = [text for text, share in _near_duplicates(grid).items() if share >= MANY]
+    return dict.fromkeys(alike, "Data") | dict.fromkeys(_other_code(grid.sweep), "Provenance")
 
 
 def _other_code(sweep: Sweep) -> list[str]:
-    """The files that differ between the snapshots which finished runs were trained with, of those that are still there."""
-    names = {Path(run.job["source"]).name for run in sweep.runs.values() if run.status == "done" and "source" in run.job}
-    files = differing(sorted(folder for name in names if (folder := sweep.folder / "source" / name).is_dir()))
+    """That the snapshots differ which finished runs were trained with, of those that are still there."""
+    finished = [run for run in sweep.runs.values() if run.status == "done"]
+    files = differing({folder for run in finished if (folder := snapshot(run.path, run.job)) is not None})
     return [f"not all of these runs were trained by the same code: it differs in {few(files)}"] if files else []
 
 
