@@ -88,6 +88,7 @@ WRONG = [
     ("submit sweep.yaml -m", "unrecognized arguments: -m; "),
     ("submit sweep.yaml optim.epochs=4", "'epochs' is not known (did you mean loop.epochs?)"),
     ("submit sweep.yaml finetune.lr=1", "finetune.lr: 'lr' is not known (did you mean finetune.optim.lr?)"),
+    ("submit sweep.yaml 'objectives={mae: {}, mae: {}}'", "objectives: mae is set twice; leave out one"),
     ("submit sweep.yaml objectives.simclr.pooling=mean", "'pooling' is not known (did you mean pool or objectives.drloc.pooling?)"),
     ("submit sweep.yaml momentum_teacher=0.9", "(did you mean objectives.dino.teacher_momentum?)"),
     ("submit sweep.yaml local_crops_number=8", "(did you mean data.views.local.count?)"),

@@ -91,7 +91,9 @@ def read_value(text: str, field: str, where: str = "") -> Any:
         bare, twice = (_bare_name(text), _set_twice(text, field.startswith("axes."))) if isinstance(value, dict | list) else (None, None)
     except ConfigError as error:
         raise ConfigError(error.reason, error.field or field, where) from None
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        if isinstance(error, yaml.MarkedYAMLError) and (again := re.fullmatch(r"found duplicate key (.+)", str(error.problem))):
+            raise ConfigError(f"{again[1]} is set twice; leave out one", field, where) from None
         unquoted = ""
         if re.fullmatch(r"[\[{][^\]}]*", text):  # the shell took it apart at a space, or its end was not typed
             unquoted = f"; its {']' if text[0] == '[' else '}'} is missing" if " " in text or "," in text.rstrip(",") else ""
