@@ -38,7 +38,7 @@ def commit() -> tuple[str | None, bool]:
     return _git("rev-parse", "HEAD") or None, bool(changed or new)
 
 
-def snapshot(run: Path, job: dict[str, Any]) -> Path | None:
+def snapshot_of(run: Path, job: dict[str, Any]) -> Path | None:
     """The source that a run was trained with, by its folder and its job.json, where it is still there: beside the run, since the folder of
     the sweep may have been moved."""
     folder = run.parent / "source" / Path(job["source"]).name if "source" in job else None

@@ -13,7 +13,7 @@ from vitssl.config import SCHEMA, ConfigError, Run, assign, checkpoints, dotted,
 from vitssl.config.methods import flow
 from vitssl.files import hash_file, read_json
 from vitssl.run_folder import is_trained
-from vitssl.version import ROOT, differing, snapshot
+from vitssl.version import ROOT, differing, snapshot_of
 from vitssl.words import counted, few, note
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def trained_otherwise(jobs: Sequence[Job], sweep: Path) -> str | None:
     runs: dict[Path, list[str]] = {}
     for job in (job for job in jobs if job.is_trained):
         with suppress(ConfigError):  # damaged
-            if (source := snapshot(job.results, read_json(job.results / "job.json"))) is not None:
+            if (source := snapshot_of(job.results, read_json(job.results / "job.json"))) is not None:
                 runs.setdefault(source, []).append(job.folder.name)
     changed = {source: files for source in runs if (files := differing([source, ROOT]))}
     if not changed:

@@ -8,7 +8,7 @@ from vitssl.report.results.grid import Grid
 from vitssl.report.table import BAD, DASH, MEASURED, NOTE, Entry, Table, figure
 from vitssl.report.tables.settings import stages
 from vitssl.report.units import fit
-from vitssl.version import differing, snapshot
+from vitssl.version import differing, snapshot_of
 from vitssl.words import few
 
 MANY = 0.01  # of the images to test on, from which on a report warns of near-duplicates before all else
@@ -40,7 +40,7 @@ def warnings(grid: Grid) -> dict[str, str]:
 def _other_code(sweep: Sweep) -> list[str]:
     """That the snapshots differ which finished runs were trained with, of those that are still there."""
     finished = [run for run in sweep.runs.values() if run.status == "done"]
-    files = differing({folder for run in finished if (folder := snapshot(run.path, run.job)) is not None})
+    files = differing({folder for run in finished if (folder := snapshot_of(run.path, run.job)) is not None})
     return [f"not all of these runs were trained by the same code: it differs in {few(files)}"] if files else []
 
 
