@@ -66,7 +66,7 @@ def views_of_dino() -> dict[str, torch.Tensor]:
 
 def test_labels_are_those_of_every_copy_of_a_view(make_run):
     run = make_run(COPIES, {"objectives": DINO})
-    made = Batch.of(run, views_of_dino(), torch.tensor([4, -1]))
+    made = Batch.of(run, views_of_dino(), torch.tensor([4, -100]))  # as torch marks what a loss ignores
     assert made.targets["main"].tolist() == [4, -1] and made.targets["local"].tolist() == [4, -1] * 3
     assert made.index_B.tolist() == [0, 1] and made.labelled == 1
     network = model.build(run, 10).train()

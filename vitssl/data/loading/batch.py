@@ -45,7 +45,7 @@ class Batch:
             run: says which views its objectives read, and of which size.
             images: normalised, float (B, 3, S, S): the view "main"; or each view by its name, (count * B, 3, S, S), all images of its
                 first copy first.
-            labels_B: int64, -1 where there is none; to be left out only where no objective reads them.
+            labels_B: int64, negative where there is none; to be left out only where no objective reads them.
 
         Raises:
             ValueError: other views, shapes or types than the Run's.
@@ -70,6 +70,7 @@ class Batch:
                 copies = f"{view.count} copies of " if view.count > 1 else ""
                 what = f"{copies}{counted(len(labels_B), 'normalised image')} of {px} px"
                 raise ValueError(f"view {name}: {_described(views[name])}; wanted: {what}, a float tensor {shape}")
+        labels_B = labels_B.clamp(min=UNLABELLED)  # torch's own losses call it -100
         targets = {name: labels_B.repeat(view.count) for name, view in wanted.items()}
         labelled = (labels_B >= 0).sum().clamp(min=1).float()
         return cls(views, targets, torch.arange(len(labels_B), device=labels_B.device), labelled)
