@@ -59,7 +59,7 @@ ALLOWED = {
     "training.attempt": {"config", "costs.emissions", "dist", "files", "run_folder", "words"},
     "train": CORE | MIDDLE | {"training", "words"},
     "trained": CORE | MIDDLE | {"evaluators", "paths", "views", "words"},
-    "analysis": CORE | {"report", "trained"},
+    "analysis": CORE | {"paths", "report", "trained"},
     "weights": CORE | MIDDLE | {"report", "trained", "words"},
     "bench": CORE | MIDDLE | {"train", "training.memory", "training.passes", "training.train_state", "views"},
     "report": {"config", "files", "records", "run_folder", "sweep_folder", "terminal", "version", "words"} | ENERGY,

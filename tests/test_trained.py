@@ -171,6 +171,14 @@ def test_a_sweeps_folder_is_no_run(trained: Path, command: str, capsys: pytest.C
     assert capsys.readouterr().err == message
 
 
+def test_of_all_that_a_sweeps_folder_holds_the_runs_that_classify_are_evaluated(trained: Path, pretrained: Path, capsys) -> None:
+    everything = [str(path) for path in sorted(trained.parent.iterdir())]
+    assert cli.main(["evaluate", *everything]) == 2
+    shown = capsys.readouterr().err
+    assert f"note: 1 run without a classifier is left out, such as {pretrained}\n" in shown and "error: gone/index.json" in shown
+    assert cli.main(["cost", "--json", "--classes", "2", str(trained.parent / "sweep.json"), str(trained)]) == 0
+
+
 def test_a_run_is_named_by_its_folder_or_its_yaml(trained: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     assert cli.main(["cost", str(trained / "run.yaml"), "--classes", "2"]) == 0
     first = capsys.readouterr().out

@@ -45,6 +45,16 @@ def run_folder(path: Path) -> Path:
     return path
 
 
+def run_folders(paths: Sequence[Path]) -> list[Path]:
+    """The folders of several runs, without what else a sweep's folder holds: ``runs/NAME/*`` names its report and its source too.
+
+    Raises:
+        ConfigError: as `run_folder`.
+    """
+    meant = [path for path in paths if is_run(path) or not (path.exists() and is_sweep(path.parent))]
+    return [run_folder(path) for path in meant or paths[:1]]
+
+
 def _most_alike(path: Path) -> Path | None:
     """The run beside a path that is not there, or in the folders beside, of the sweep and the name that are most like it."""
     beside, above = path.parent, path.parent.parent
@@ -98,9 +108,14 @@ def that_classify(folders: Sequence[Path]) -> list[Path]:
     if not able:
         advice = f"vitssl features {folders[0]} SHARDS features.npz, or vitssl.load(RUN).features(images), gives its features"
         raise ConfigError(f"{folders[0]}: this run has no classify objective, so it predicts no classes; {advice}")
-    if left := [folder for folder in folders if folder not in able]:
-        note(f"{counted(len(left), 'run')} without a classifier {'is' if len(left) == 1 else 'are'} left out, such as {left[0]}")
+    note_left_out([folder for folder in folders if folder not in able], "without a classifier")
     return able
+
+
+def note_left_out(folders: Sequence[Path], which: str) -> None:
+    """That a command leaves some runs out, if there are any."""
+    if folders:
+        note(f"{counted(len(folders), 'run')} {which} {'is' if len(folders) == 1 else 'are'} left out, such as {folders[0]}")
 
 
 def image_files(paths: Sequence[Path]) -> list[Path]:

@@ -141,7 +141,12 @@ SELECTIONS = ANALYSED | {
     "grid": [POSITIVE_COUNT, ...], "sizes": [COUNT, ...], "locality": [METRIC], "locality_random": [METRIC], "iou": [[METRIC]],
     "selection": str,
 }  # fmt: skip
-ATTENTION = ANALYSED | {
+ATTENTION = ANALYSED | {"blocks": {...: {"distance": [METRIC, ...], "entropy": [METRIC, ...], "received": [METRIC, ...]}}}
+TOKENS = ANALYSED | {
+    "place": str, "spectrum": [METRIC],
+    "blocks": {...: {"distance": METRIC, "cosine_distance": METRIC, "variance": METRIC, "rank": METRIC}},
+}  # fmt: skip
+MASK_ATTENTION = ANALYSED | {
     "masked_tokens": POSITIVE_COUNT, "tokens": POSITIVE_COUNT,
     "blocks": {...: {...: {"mean": [METRIC], "std": [METRIC], "share": [METRIC]}}},
 }  # fmt: skip
@@ -151,7 +156,8 @@ SCHEMAS: dict[str, Any] = {  # by the names of files
     "loggers.json": {...: Text()},
     "slurm.json": {"job_id": str, "user?": str, "left?": int},
     "local.json": {"pid": PROCESS, "host": str, "born": (str, None), "stop_file?": str},
-    "analysis/selections*.json": SELECTIONS, "analysis/mask-attention*.json": ATTENTION,
+    "analysis/attention*.json": ATTENTION, "analysis/tokens*.json": TOKENS, "analysis/selections*.json": SELECTIONS,
+    "analysis/mask-attention*.json": MASK_ATTENTION,
     ".cost/*.json": {"macs_train_step": Number(low=1.0), "macs_inference": AMOUNT},
 }  # fmt: skip
 

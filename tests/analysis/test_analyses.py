@@ -13,12 +13,16 @@ from torch import Tensor
 
 import vitssl
 from vitssl import cli
-from vitssl.analysis import KINDS, attention, selections
+from vitssl.analysis import KINDS, attention, selections, tokens
 from vitssl.analysis.base import Sample
 from vitssl.config import ConfigError
 from vitssl.trained import Trained
 
 MASKED = {"backbone.masked_tokens": {"count": 3, "blocks": 1}, "backbone.patch_size": 1}  # 64 patches of the 8-px digits
+
+
+BARE = {f"backbone.{name}": None for name in ("embed_dim", "depth", "num_heads", "patch_size")}
+CONVOLUTIONS = BARE | {"backbone.name": "resnet8", "objectives.classify.pool": "mean"}
 
 
 @pytest.fixture
@@ -149,6 +153,103 @@ def test_means_and_deviations_are_those_of_all_images_at_once(trained) -> None:
     assert facts["cls"]["share"] == pytest.approx((rows_ShJ / rows_ShJ.sum(-1, keepdim=True)).mean((0, 1)).tolist())
 
 
+@pytest.mark.parametrize(("side", "expected"), [(14, 7.280764), (16, 8.326075), (8, 4.136483), (7, 3.609465), (2, (2 + 2**0.5) / 4)])
+def test_equal_attention_has_the_mean_distance_of_a_grid(side: int, expected: float) -> None:
+    """In patches; the class token's share, which is left out, changes nothing."""
+    map_BhTT = torch.full((1, 2, side**2 + 1, side**2 + 1), 1 / (side**2 + 1))
+    distance_Bh, entropy_Bh, received_BT = attention.of_map(map_BhTT, 1, attention.apart((side, side)))
+    assert (side * distance_Bh).tolist() == [pytest.approx([expected] * 2, rel=1e-5)]
+    assert entropy_Bh.tolist() == [pytest.approx([1, 1])] and received_BT.tolist() == [pytest.approx([1.0] * (side**2 + 1))]
+
+
+def test_attention_to_one_token_alone_by_hand() -> None:
+    itself, neighbour, first = torch.eye(4), torch.eye(4)[[1, 0, 3, 2]], torch.eye(4)[[0] * 4]
+    distance_Bh, entropy_Bh, received_BT = attention.of_map(torch.stack([itself, neighbour, first])[None], 0, attention.apart((2, 2)))
+    assert distance_Bh.tolist() == [pytest.approx([0, 0.5, (0 + 0.5 + 0.5 + 0.5**0.5) / 4])] and entropy_Bh.tolist() == [[0, 0, 0]]
+    assert received_BT.tolist() == [pytest.approx([2, 2 / 3, 2 / 3, 2 / 3])]
+
+
+@pytest.mark.parametrize("backbone", [{"masked_tokens": None}, {}, {"attention": "local", "reg_tokens": 1}])
+def test_attention_is_that_of_slow_loops(trained, backbone: dict) -> None:
+    """Of 70 images, in two passes; of patches on 2 x 4 of a grid that is no square."""
+    network = trained({"backbone": backbone, "backbone.patch_size": 4})
+    vit, sample = network.model.backbone, Sample(network, count=70)
+    with attention.recorded(vit, [0, 1]) as maps, torch.no_grad():
+        network.encode(torch.cat([batch.views["main"] for batch in sample.batches()]))
+    facts, places = attention.measure(network, sample).facts, list(itertools.product((0, 0.5), (0, 0.5)))
+    assert facts["prefix"] == vit.num_prefix_tokens == 1 + backbone.get("reg_tokens", 0)
+    for i, P in itertools.product(range(2), [facts["prefix"]]):
+        rows = maps[i].double()
+        far, even = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
+        for s, h, q in itertools.product(range(70), range(2), range(4)):
+            weights = rows[s, h, P + q, P : P + 4] / rows[s, h, P + q, P : P + 4].sum()
+            far[h] += sum(w * np.hypot(*np.subtract(places[q], places[k])) for k, w in enumerate(weights.tolist())) / 280
+            even[h] -= sum(w * np.log(w) for w in weights.tolist() if w) / np.log(4) / 280
+        assert facts["blocks"][str(i + 1)]["distance"] == pytest.approx(far.tolist(), rel=1e-4)
+        assert facts["blocks"][str(i + 1)]["entropy"] == pytest.approx(even.tolist(), rel=1e-4)
+        assert facts["blocks"][str(i + 1)]["received"] == pytest.approx(rows.sum(2).mean((0, 1)).tolist(), rel=1e-4)
+        assert sum(facts["blocks"][str(i + 1)]["received"]) == pytest.approx(rows.shape[-1])
+
+
+def test_distances_of_a_grid_that_is_no_square() -> None:
+    assert attention.apart((1, 4))[0].tolist() == [0, 0.25, 0.5, 0.75] and attention.apart((2, 4))[0, 4].item() == 0.5
+
+
+def test_tokens_are_measured_as_by_slow_loops() -> None:
+    tokens_BND = torch.randn(3, 6, 5, generator=torch.Generator().manual_seed(0))
+    measured_3B = tokens.of_tokens(tokens_BND)
+    for b in range(3):
+        pairs = list(itertools.combinations(tokens_BND[b].double(), 2))
+        distance = np.mean([(one - other).norm().item() for one, other in pairs])
+        cosine = np.mean([1 - (one @ other / one.norm() / other.norm()).item() for one, other in pairs])
+        variance = np.mean([np.var(channel, ddof=1) for channel in tokens_BND[b].double().T.tolist()])
+        assert measured_3B[:, b].tolist() == pytest.approx([distance, cosine, variance], rel=1e-5)
+        squares = np.mean([(one - other).square().sum().item() for one, other in pairs])
+        assert squares == pytest.approx(2 * 5 * variance), "of squares the distance is the variance"
+
+
+def test_closed_forms_of_tokens() -> None:
+    """Normal vectors of width 192 are 2 Gamma(193 / 2) / Gamma(96) apart; equal ones 0, wherever they are."""
+    drawn_BND = torch.randn(20, 64, 192, generator=torch.Generator().manual_seed(0))
+    assert tokens.of_tokens(drawn_BND).mean(1).tolist() == pytest.approx([19.5704, 1, 1], rel=0.01)
+    assert tokens.of_tokens(drawn_BND[:, :1].expand(-1, 64, -1)).tolist() == [pytest.approx([0.0] * 20, abs=1e-6)] * 3
+    assert tokens.of_tokens(3 * drawn_BND)[2].tolist() == pytest.approx((9 * tokens.of_tokens(drawn_BND)[2]).tolist())
+
+
+def test_the_spectrum_is_that_of_the_covariance() -> None:
+    vectors_SD = 5 + torch.randn(50, 8, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 9)
+    moments = tokens.Moments(8)
+    for part in vectors_SD.split(20):
+        moments.add(part)
+    values_D = np.linalg.eigvalsh(np.cov(vectors_SD.double().numpy().T))[::-1]
+    assert moments.spectrum().tolist() == pytest.approx((values_D / values_D.sum()).tolist())
+    assert tokens.effective_rank(torch.tensor([0.25] * 4 + [0.0])) == pytest.approx(4)
+    one = tokens.Moments(8)
+    one.add(torch.randn(30, 1) * torch.arange(8))
+    assert tokens.effective_rank(one.spectrum()) == pytest.approx(1, abs=1e-6)
+    drawn = tokens.Moments(192)
+    drawn.add(torch.randn(5000, 192, generator=torch.Generator().manual_seed(0)))
+    assert tokens.effective_rank(drawn.spectrum()) == pytest.approx(188.3, rel=0.005)
+
+
+@pytest.mark.parametrize(("layer", "place", "widths"), [(MASKED, "block", [32, 32]), (CONVOLUTIONS, "stage", [16, 32, 64])])
+def test_tokens_of_every_place_that_has_several(untrained_run, layer: dict, place: str, widths: list[int]) -> None:
+    network = vitssl.load(untrained_run(layer))
+    sample = Sample(network, count=70)
+    facts = tokens.measure(network, sample).facts
+    assert facts["place"] == place and list(facts["blocks"]) == ["1", "2", "3"][: len(widths)]
+    with torch.no_grad():
+        found = network.encode(torch.cat([batch.views["main"] for batch in sample.batches()]), tuple(range(len(widths)))).intermediates
+    for i, width in enumerate(widths):
+        tokens_BND = found[i].tokens_BND
+        assert tokens_BND.shape[::2] == (70, width)
+        measured = dict(zip(tokens.NAMES, tokens.of_tokens(tokens_BND).mean(1).tolist(), strict=True))
+        values_D = np.linalg.eigvalsh(np.cov(tokens_BND.mean(1).double().numpy().T)).clip(0)
+        shares_D = values_D[values_D > 0] / values_D.sum()
+        assert facts["blocks"][str(i + 1)] == pytest.approx(measured | {"rank": np.exp(-(shares_D * np.log(shares_D)).sum())}, rel=1e-3)
+    assert facts["spectrum"][:3] == pytest.approx(values_D[::-1][:3] / values_D.sum(), rel=1e-3)
+
+
 def test_a_sample_is_drawn_by_its_seed(trained) -> None:
     network = trained()
     one, again, other = (Sample(network, count=20, seed=seed).positions.tolist() for seed in (0, 0, 1))
@@ -185,10 +286,16 @@ def test_a_teachers_analysis_stands_beside_the_models(untrained_run, capsys) -> 
     assert facts == {"mask-attention": "model", "mask-attention-teacher": "teacher"}
 
 
-def test_nothing_is_analysed_where_one_of_several_runs_cannot_be(untrained_run, tmp_path, capsys) -> None:
+def test_of_a_sweeps_folder_the_runs_that_have_it_are_analysed(untrained_run, tmp_path, capsys) -> None:
+    """As `runs/NAME/*` names them, beside the report and the source."""
     untrained_run(MASKED).rename(tmp_path / "masked")
-    assert cli.main(["analyze", str(tmp_path / "masked"), str(untrained_run()), "selections"]) == 2
-    assert not (tmp_path / "masked" / "analysis").exists()
+    untrained_run()
+    (tmp_path / "sweep.json").write_text("{}")
+    (tmp_path / "report").mkdir()
+    assert cli.main(["analyze", *map(str, sorted(tmp_path.iterdir())), "selections", "--images", "5"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == f"{tmp_path}/masked/analysis/selections.png\n" and not (tmp_path / "run" / "analysis").exists()
+    assert f"note: 1 run in which there is nothing of the kind is left out, such as {tmp_path}/run\n" in shown.err
 
 
 @pytest.mark.parametrize("words", [["--images", "0"], ["--images", "ten"], ["--seed", "-1"]])
@@ -201,15 +308,19 @@ def test_a_number_that_cannot_be_is_named(untrained_run, words: list[str], capsy
 @pytest.mark.parametrize(
     ("layer", "words", "message"),
     [
-        ({}, [], "run: backbone.masked_tokens: the run has no masked tokens to look at"),
-        (MASKED, ["--split", "extra"], "there is no split 'extra'"),
-        (MASKED, ["--weights", "teacher"], "holds no teacher"),
-        (MASKED, ["--shards", "gone"], "gone/index.json does not exist"),
+        ({}, ["selections"], "run: backbone.masked_tokens: the run has no masked tokens to look at"),
+        (MASKED, ["selections", "--split", "extra"], "there is no split 'extra'"),
+        (MASKED, ["selections", "--weights", "teacher"], "holds no teacher"),
+        (MASKED, ["selections", "--shards", "gone"], "gone/index.json does not exist"),
+        (CONVOLUTIONS, ["attention"], "run: the attention of resnet8 is not between all tokens; `vitssl analyze RUN tokens` looks at any"),
+        ({"backbone.patch_size": 8}, ["attention"], "vit_pico makes a single patch of an image of 8 px"),
+        ({"backbone.patch_size": 8}, ["tokens"], "vit_pico makes a single token of an image of 8 px"),
+        ({}, ["tokens", "--images", "1"], "--images: a covariance needs two images at least"),
     ],
 )
 def test_mistakes_are_one_line(untrained_run, layer: dict, words: list[str], message: str, capsys) -> None:
     folder: Path = untrained_run(layer)
-    assert cli.main(["analyze", str(folder), "selections", *words]) == 2
+    assert cli.main(["analyze", str(folder), *words]) == 2
     error = capsys.readouterr().err
     assert message in error and error.startswith("error: ") and error.count("\n") == 1
     assert not (folder / "analysis").exists()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from vitssl import report
-from vitssl.report.figures import analyses
+from vitssl.report.figures import analyses, masked_tokens
 from vitssl.report.results.collect import collect
 from vitssl.report.results.grid import lay_out
 
@@ -29,6 +29,16 @@ def leave_selections(run: Path, count: int) -> None:
     (run / "analysis" / "selections-teacher.json").write_text(json.dumps(facts))
     arrays = {"images": generator.integers(0, 256, (3, 8, 8, 3), dtype=np.uint8), "selected": np.ones((3, count, 4), dtype=bool)}
     np.savez_compressed(run / "analysis" / "selections-teacher.npz", **arrays, frequency=np.ones((count, 4)))
+
+
+def leave_blocks(run: Path, by_block: list[float], place: str = "block", spectrum: tuple[float, ...] = (0.75, 0.25)) -> None:
+    """What `attention` and `tokens` find; every number of a block is the same."""
+    (run / "analysis").mkdir(exist_ok=True)
+    facts = {"images": 9, "weights": "model"}
+    heads = {str(i): {"distance": [x, x + 0.2], "entropy": [x, x], "received": [x, 2 - x]} for i, x in enumerate(by_block, 1)}
+    (run / "analysis" / "attention.json").write_text(json.dumps(facts | {"prefix": 1, "blocks": heads}))
+    blocks = {str(i): dict.fromkeys(("distance", "cosine_distance", "variance", "rank"), x) for i, x in enumerate(by_block, 1)}
+    (run / "analysis" / "tokens.json").write_text(json.dumps(facts | {"place": place, "blocks": blocks, "spectrum": spectrum}))
 
 
 @pytest.fixture
@@ -69,6 +79,40 @@ def test_equal_attention_is_drawn_for_every_length_of_the_sequence(masked):
     assert drawn == [{"equal attention to all 100 tokens": 0.01, "equal attention to all 200 tokens": 0.005}, {"equal shares": 0.5}]
 
 
+def lines_of(figure, panel: int) -> dict[str, tuple[list[float], list[float]]]:
+    """By label: where a panel's lines are."""
+    data = {c.get_label(): c.lines[0] for c in figure.axes[panel].containers}
+    return {label: (line.get_xdata().tolist(), pytest.approx(line.get_ydata().tolist())) for label, line in data.items()}
+
+
+def test_lines_over_blocks_are_means_of_heads_and_of_seeds(masked):
+    folder = masked()
+    leave_blocks(folder / "scratch-train-x-0", [0.1, 0.2, 0.3])
+    leave_blocks(folder / "scratch-train-x-1", [0.3, 0.4])  # what both have is drawn
+    leave_blocks(folder / "ssat-train-x-0", [0.5] * 12)
+    drawn = analyses.draw(lay_out(collect(folder)))
+    scratch, ssat = "scratch, train, x", "ssat, train, x"
+    attention, tokens = drawn["attention"][1], drawn["tokens"][1]
+    assert lines_of(attention, 0) == {scratch: ([1, 2], [0.3, 0.4]), ssat: (list(range(1, 13)), [0.6] * 12)}
+    assert lines_of(attention, 1)[scratch] == ([1, 2], [0.2, 0.3])
+    firsts, last = (lines_of(attention, panel)[scratch] for panel in (2, 4))
+    assert firsts == ([0, 1], [0.2, 1.8]) and last == ([0, 1], [0.35, 1.65])  # the last of each: 0.3 and 0.4
+    assert all(lines_of(tokens, panel)[scratch] == ([1, 2], [0.2, 0.3]) for panel in range(4))
+    assert lines_of(tokens, 4)[ssat] == ([1, 2], [0.75, 0.25])
+    for figure in (attention, tokens):
+        (legend,) = figure.legends
+        assert [text.get_text() for text in legend.get_texts()] == [scratch, ssat]
+
+
+def test_a_spectrum_that_is_not_finite_or_wide_is_drawn(masked):
+    folder = masked()
+    leave_blocks(folder / "scratch-train-x-0", [float("nan")], "stage", spectrum=(float("nan"),))
+    leave_blocks(folder / "ssat-train-x-0", [0.5], "block", spectrum=(0.99, 0.009, 0.001, 1e-12))
+    caption, figure = analyses.draw(lay_out(collect(folder)))["tokens"]
+    assert lines_of(figure, 4)["ssat, train, x"][0] == [1, 2, 3] and figure.axes[4].get_yscale() == "log"
+    assert caption.startswith("Patch tokens after each block or stage, ")
+
+
 def test_a_run_that_several_rows_share_is_not_named_after_the_first(sweep):
     folder = sweep({"ssat": 80.0}, {"data": ["x", "y"], "masked_tokens": [1, 4], "seed": [0]})
     description = json.loads((folder / "sweep.json").read_text())
@@ -94,7 +138,7 @@ def test_of_many_selections_the_first_are_shown(masked):
     folder = masked()
     leave_selections(folder / "scratch-train-x-0", 28)
     _, figure = analyses.draw(lay_out(collect(folder)))["selections-1"]
-    assert len(figure.axes) == (3 + 1) * (analyses.MOST_ROWS + 2)
+    assert len(figure.axes) == (3 + 1) * (masked_tokens.MOST_ROWS + 2)
 
 
 @pytest.mark.release

@@ -6,35 +6,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from vitssl.analysis import attention, selections
+from vitssl.analysis import attention, selections, tokens
 from vitssl.analysis.base import Numbers, Sample
 from vitssl.atomic import replacing
 from vitssl.config import ConfigError
 from vitssl.files import write_json
+from vitssl.paths import note_left_out
 from vitssl.report.figures import analyses
 from vitssl.trained import Trained
 
-KINDS: dict[str, Callable[[Trained, Sample], Numbers]] = {
-    "selections": selections.measure,
-    "mask-attention": attention.to_masked_tokens,
+
+@dataclass(frozen=True)
+class Analysis:
+    """One kind of look.
+
+    Attributes:
+        measure: gives the numbers.
+        part: gives what it looks at, or raises a ConfigError that says why there is none.
+    """
+
+    measure: Callable[[Trained, Sample], Numbers]
+    part: Callable[[Trained], Any]
+
+
+KINDS = {
+    "attention": Analysis(attention.measure, attention.transformer_of),
+    "tokens": Analysis(tokens.measure, tokens.places_of),
+    "selections": Analysis(selections.measure, selections.selection_of),
+    "mask-attention": Analysis(attention.to_masked_tokens, selections.selection_of),
 }
 
 
-def check(trained: Trained) -> None:
-    """Refuse a run that an analysis finds nothing in, before others are analysed.
+def that_have(name: str, runs: Sequence[Trained]) -> list[Trained]:
+    """Of several runs those that an analysis finds something in; that others are left out is said.
 
     Raises:
-        ConfigError: naming the run.
+        ConfigError: there is none; it says what the first one lacks.
     """
-    try:
-        selections.selection_of(trained)  # both are about masked tokens
-    except ConfigError as error:
-        raise ConfigError(error.reason, error.field, str(trained.folder)) from None
+    able, left = [], {}
+    for trained in runs:
+        try:
+            KINDS[name].part(trained)
+            able.append(trained)
+        except ConfigError as error:
+            left[trained.folder] = error
+    if not able:
+        folder, lacks = next(iter(left.items()))
+        raise ConfigError(lacks.reason, lacks.field, str(folder)) from None
+    note_left_out(list(left), "in which there is nothing of the kind")
+    return able
 
 
 def analyze(trained: Trained, name: str, sample: Sample) -> Path:
@@ -50,8 +77,7 @@ def analyze(trained: Trained, name: str, sample: Sample) -> Path:
     Raises:
         ConfigError: a network that has nothing of the kind.
     """
-    check(trained)
-    numbers = KINDS[name](trained, sample)
+    numbers = KINDS[name].measure(trained, sample)
     folder, stem = trained.folder / "analysis", name if trained.weights == "model" else f"{name}-{trained.weights}"
     folder.mkdir(exist_ok=True)
     write_json(folder / f"{stem}.json", sample.facts() | numbers.facts)

@@ -1,12 +1,16 @@
-"""Attention of trained transformers, measured: what the class token gives to each masked token (Figure 4 of the masked tokens paper).
+"""Attention of trained transformers, measured: how far its heads look (the left half of LUT's Figure 4) and at which tokens (SSAT's Figure
+6), and what the class token gives to each masked token (Figure 4 of the masked tokens paper).
 
-Shapes: h heads, T tokens of the sequence (prefix, patches, masked), P prefix tokens.
+Shapes: h heads, T tokens of the sequence (prefix, patches, masked), P prefix tokens, N patches.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,13 +19,14 @@ from vitssl.analysis.base import Numbers, Sample
 from vitssl.analysis.selections import selection_of
 from vitssl.backbones.base import IsotropicTransformer
 from vitssl.backbones.layers import set_fused_attention
+from vitssl.config import ConfigError
 from vitssl.trained import Trained
 
 
 @contextmanager
 def recorded(
-    backbone: IsotropicTransformer, blocks: Iterable[int], part: Callable[[Tensor], Tensor] = lambda map_BhTT: map_BhTT
-) -> Iterator[dict[int, Tensor]]:
+    backbone: IsotropicTransformer, blocks: Iterable[int], part: Callable[[Tensor], Any] = lambda map_BhTT: map_BhTT
+) -> Iterator[dict[int, Any]]:
     """Within, every pass leaves here what each of some blocks multiplied its values with: (B, h, T, T), rows of sum 1.
 
     Fused attention makes no such matrix, so that it is off in all blocks until the end.
@@ -29,7 +34,7 @@ def recorded(
     Args:
         part: what is kept of each, as whole ones are large.
     """
-    maps: dict[int, Tensor] = {}
+    maps: dict[int, Any] = {}
     fused = [(module, module.fused_attn) for module in backbone.modules() if hasattr(module, "fused_attn")]
     handles = []
     for i in blocks:
@@ -43,6 +48,65 @@ def recorded(
             module.fused_attn = was
         for handle in handles:
             handle.remove()
+
+
+def transformer_of(trained: Trained) -> IsotropicTransformer:
+    """A network whose blocks all attend to all tokens.
+
+    Raises:
+        ConfigError: it has none, or a single patch.
+    """
+    backbone, network = trained.model.backbone, trained.run.backbone.network
+    if not isinstance(backbone, IsotropicTransformer):
+        raise ConfigError(f"the attention of {network} is not between all tokens; `vitssl analyze RUN tokens` looks at any network")
+    if math.prod(backbone.grid(trained.run.data.image_size)) == 1:
+        raise ConfigError(f"{network} makes a single patch of an image of {trained.run.data.image_size} px", "data.image_size")
+    return backbone
+
+
+def measure(trained: Trained, sample: Sample) -> Numbers:
+    """Of every block the means over images of what `of_map` says: ``distance`` and ``entropy`` of each head, ``received`` by each token."""
+    backbone = transformer_of(trained)
+    apart_NN = apart(backbone.grid(trained.run.data.image_size)).to(trained.device)
+    sums: dict[int, list[Tensor]] = {}
+    part = partial(of_map, prefix=backbone.num_prefix_tokens, apart_NN=apart_NN)
+    with recorded(backbone, range(backbone.num_layers), part) as maps, torch.no_grad():
+        for batch in sample.batches():
+            trained.encode(batch.views["main"])
+            for i, of_batch in maps.items():
+                before = sums.get(i, [0.0] * len(of_batch))
+                sums[i] = [total + values.sum(0).double().cpu() for total, values in zip(before, of_batch, strict=True)]
+    names, count = ("distance", "entropy", "received"), len(sample.positions)
+    blocks = {str(i + 1): dict(zip(names, ((total / count).tolist() for total in sums[i]), strict=True)) for i in sorted(sums)}
+    return Numbers({"prefix": backbone.num_prefix_tokens, "blocks": blocks})
+
+
+def apart(grid: tuple[int, ...]) -> Tensor:
+    """How far the centres of every two patches lie from each other, (N, N), on an image with sides of length 1."""
+    sides = (torch.arange(side) / side for side in grid)
+    centres_N2 = torch.cartesian_prod(*sides).view(math.prod(grid), -1)
+    return torch.cdist(centres_N2, centres_N2, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def of_map(map_BhTT: Tensor, prefix: int, apart_NN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What a block's attention says of each image.
+
+    Args:
+        map_BhTT: rows of sum 1.
+        prefix: how many tokens come before the patches.
+        apart_NN: the distances between patches.
+
+    Returns:
+        (B, h) the mean over patches of how far away what they look at lies, with their attention to other patches as weights; (B, h) the
+        entropy of these weights as a share of the largest, 1 where all patches count alike; (B, T) the attention that a token gets from
+        all, its column's sum, as a mean over heads: 1 on average.
+    """
+    N, map_BhTT = len(apart_NN), map_BhTT.float()
+    patches_BhNN = map_BhTT[:, :, prefix : prefix + N, prefix : prefix + N]
+    patches_BhNN = patches_BhNN / patches_BhNN.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    distance_Bh = (patches_BhNN * apart_NN).sum(-1).mean(-1)
+    entropy_Bh = torch.special.entr(patches_BhNN).sum(-1).mean(-1) / math.log(N)
+    return distance_Bh, entropy_Bh, map_BhTT.sum(2).mean(1)
 
 
 def to_masked_tokens(trained: Trained, sample: Sample) -> Numbers:

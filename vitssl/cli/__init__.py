@@ -21,8 +21,8 @@ from vitssl.cli.base import (
     not_negative,
     note_unfinished,
     positive,
-    run,
     runs_and_classes,
+    runs_of,
 )
 from vitssl.config import ConfigError
 from vitssl.config.evals import KINDS, OF_FEATURES
@@ -124,8 +124,9 @@ def _analyze_parser(commands: argparse._SubParsersAction) -> None:
     add("folders", nargs="+", type=Path, metavar="folder", help="run folder")
     add(
         "analysis",
-        choices=("selections", "mask-attention"),
-        help="which patches masked tokens select; how much the class token attends to each masked token",
+        choices=("attention", "tokens", "selections", "mask-attention"),
+        help="how far the heads of each block look, and at which tokens; how alike an image's tokens are after each block, and how many "
+        "directions images differ in; which patches masked tokens select; how much the class token attends to each masked token",
     )
     add("--images", type=positive, default=1000, help="number of images to draw (default: %(default)s)")
     add("--seed", type=not_negative, default=0, help="random seed of the draw of images (default: %(default)s)")
@@ -170,9 +171,12 @@ def _shards_info(arguments: argparse.Namespace) -> None:
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
-    folders = [run(path) for path in arguments.folders]
     from vitssl.config.evals import parse
+    from vitssl.paths import that_classify
 
+    folders = runs_of(arguments.folders)
+    if arguments.type not in OF_FEATURES and len(folders) > 1:
+        folders = that_classify(folders)
     fields = {name: getattr(arguments, name) for name in ("type", "shards", "split", "weights")}
     if again := next((name for word in arguments.fields if (name := word.partition("=")[0]) in fields), None):
         raise ConfigError(f"write --{again} in its place", f"--set {again}")
@@ -197,7 +201,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     if arguments.csv is not None:
         check_out(arguments.csv)
     named, images = runs_and_images([arguments.folder, *arguments.images])
-    folders, files = that_classify([run(path) for path in named]), image_files(images)
+    folders, files = that_classify(runs_of(named)), image_files(images)
 
     from vitssl.cli.predict import check_runs, predict
     from vitssl.trained import load
@@ -210,12 +214,12 @@ def _predict(arguments: argparse.Namespace) -> int:
 
 
 def _cost(arguments: argparse.Namespace) -> None:
-    runs, classes = runs_and_classes(arguments)
+    folders, runs, classes = runs_and_classes(arguments)
     from vitssl.costs import cost
 
-    for path, measured in zip(arguments.runs, cost.measure_all(runs, classes), strict=True):
+    for folder, measured in zip(folders, cost.measure_all(runs, classes), strict=True):
         if len(runs) > 1 and not arguments.json:
-            print(f"{path}:")
+            print(f"{folder}:")
         print(json.dumps(measured) if arguments.json else cost.table(measured))
 
 
@@ -231,15 +235,15 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 def _analyze(arguments: argparse.Namespace) -> None:
-    folders = [run(path) for path in arguments.folders]
-    from vitssl.analysis import analyze, check
+    folders = runs_of(arguments.folders)
+    from vitssl.analysis import analyze, that_have
     from vitssl.analysis.base import Sample
     from vitssl.trained import load
 
-    runs = [load(folder, arguments.checkpoint, weights=arguments.weights) for folder in folders]
+    loaded = [load(folder, arguments.checkpoint, weights=arguments.weights) for folder in folders]
+    runs = that_have(arguments.analysis, loaded)
     samples = [Sample(trained, arguments.images, arguments.split, arguments.shards, arguments.seed) for trained in runs]
     for trained in runs:
-        check(trained)
         note_unfinished(trained.folder, arguments.checkpoint)
     for trained, sample in zip(runs, samples, strict=True):
         print(analyze(trained, arguments.analysis, sample))

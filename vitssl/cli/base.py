@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,16 +39,17 @@ def add_runs(add: Callable[..., object]) -> None:
     add("--json", action="store_true", help="print one line of JSON per run")
 
 
-def runs_and_classes(arguments: argparse.Namespace) -> tuple[list[Run], list[int]]:
-    """The Runs, trained or not, and of each the number of classes."""
+def runs_and_classes(arguments: argparse.Namespace) -> tuple[list[Path], list[Run], list[int]]:
+    """The folders, the Runs in them, trained or not, and of each the number of classes."""
     from vitssl import config
     from vitssl.data.index import load_index
 
-    runs = [config.load(run(path)) for path in arguments.runs]
+    folders = runs_of(arguments.runs)
+    runs = [config.load(folder) for folder in folders]
     classes = arguments.classes or [len(load_index(one.data.shards).classes) for one in runs]
     if len(classes) != len(runs):
         raise config.ConfigError(f"{counted(len(classes), 'number')} for {counted(len(runs), 'run')}", "--classes")
-    return runs, classes
+    return folders, runs, classes
 
 
 def assignment(text: str) -> str:
@@ -101,12 +102,18 @@ def run(path: Path) -> Path:
     Raises:
         ConfigError: it is none.
     """
-    from vitssl import config
-    from vitssl.paths import run_folder
+    return runs_of([path])[0]
 
-    folder = run_folder(path)
-    config.load(folder)
-    return folder
+
+def runs_of(paths: Sequence[Path]) -> list[Path]:
+    """The same of several."""
+    from vitssl import config
+    from vitssl.paths import run_folders
+
+    folders = run_folders(paths)
+    for folder in folders:
+        config.load(folder)
+    return folders
 
 
 def note_unfinished(folder: Path, checkpoint: str) -> None:

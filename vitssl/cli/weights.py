@@ -68,16 +68,16 @@ def _weights(arguments: argparse.Namespace) -> None:
 
 
 def _fits(arguments: argparse.Namespace) -> None:
-    runs, classes = runs_and_classes(arguments)
-    for path, one, num_classes in zip(arguments.runs, runs, classes, strict=True):
+    folders, runs, classes = runs_and_classes(arguments)
+    for folder, one, num_classes in zip(folders, runs, classes, strict=True):
         problem = {}
         try:
             _start(one, num_classes)
         except ConfigError as error:
             if not arguments.json:
-                raise ConfigError(error.reason, error.field, error.place or str(path)) from None
+                raise ConfigError(error.reason, error.field, error.place or str(folder)) from None
             problem = {"reason": error.reason, "field": error.field, "place": error.place}
-        print(json.dumps(problem) if arguments.json else f"{path}: {one.init_from or 'the network'} fits")
+        print(json.dumps(problem) if arguments.json else f"{folder}: {one.init_from or 'the network'} fits")
 
 
 def _start(one: Run, num_classes: int) -> None:

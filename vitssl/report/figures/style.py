@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
@@ -72,12 +73,21 @@ def panels(count: int, height_in: float = 3.2, share_y: bool = False) -> tuple[F
 
 
 def add_legend(figure: Figure, grid: Grid, rows: list[Row], line: str = "") -> None:
-    """Name rows below a figure, whose panels keep their height; ``line``: "" for markers alone."""
-    handles = [Line2D([], [], linestyle=line, markersize=6, label=grid.label(row), **look(grid, row)) for row in rows]
-    longest = max(len(grid.label(row)) for row in rows)
-    across = max(1, min(len(rows), int(figure.get_figwidth() * 13 / (longest + 6))))  # 13 letters an inch
-    figure.set_figheight(figure.get_figheight() + LINE_IN * -(-len(rows) // across))
+    """Name rows below a figure; ``line``: "" for markers alone."""
+    name_below(figure, {grid.label(row): look(grid, row) for row in rows}, line)
+
+
+def name_below(figure: Figure, looks: dict[str, dict[str, Any]], line: str) -> None:
+    """Say below a figure, whose panels keep their height, what looks how."""
+    handles = [Line2D([], [], linestyle=line, markersize=6, label=label, **looks[label]) for label in looks]
+    across = max(1, min(len(looks), int(figure.get_figwidth() * 13 / (max(map(len, looks)) + 6))))  # 13 letters an inch
+    figure.set_figheight(figure.get_figheight() + LINE_IN * -(-len(looks) // across))
     figure.legend(handles=handles, loc="outside lower left", ncols=across, fontsize=8)
+
+
+def mark(axis: Axes, y: float, label: str) -> None:
+    """A dotted line for what would be nothing special."""
+    axis.axhline(y, color=SOFT, linewidth=0.8, linestyle=":", label=label)
 
 
 def is_wide(values: list[float]) -> bool:
@@ -88,9 +98,19 @@ def is_wide(values: list[float]) -> bool:
 def log_x(axis: Axes, values: list[float]) -> None:
     """A logarithmic horizontal axis with plain figures: the usual powers of ten are formulas, which STYLE leaves unread."""
     axis.set_xscale("log")
-    axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if max(values) < DECADES * min(values) else (1,)))
-    axis.xaxis.set_major_formatter("{x:g}")
-    axis.xaxis.set_minor_formatter(NullFormatter())
+    _plain_figures(axis.xaxis, values)
+
+
+def log_y(axis: Axes, values: list[float]) -> None:
+    """The same of the vertical axis."""
+    axis.set_yscale("log")
+    _plain_figures(axis.yaxis, values)
+
+
+def _plain_figures(ticks: Axis, values: list[float]) -> None:
+    ticks.set_major_locator(LogLocator(subs=(1, 2, 5) if max(values) < DECADES * min(values) else (1,)))
+    ticks.set_major_formatter("{x:g}")
+    ticks.set_minor_formatter(NullFormatter())
 
 
 def save(figure: Figure, path: Path) -> str:

@@ -57,8 +57,10 @@ def check(folder: Path) -> None:
         predictions(path)
     for path in folder.glob("analysis/*.json"):
         facts = read_json(path)
+        if path.name.startswith(("attention", "tokens", "mask-attention")):
+            _check_blocks(facts["blocks"], path)
         if path.name.startswith("mask-attention"):
-            _check_attention(facts, path)
+            _check_masked_tokens(facts, path)
         if path.name.startswith("selections"):
             _check_selections(facts, path)
     for path in folder.glob("analysis/*.npz"):
@@ -93,13 +95,17 @@ def _predictions(path: Path, changed_ns: int) -> Predictions:
     return Predictions(classes.tolist(), labels_N, predicted_N, *of_images)
 
 
-def _check_attention(facts: dict[str, Any], path: Path) -> None:
-    blocks, J = facts["blocks"], facts["masked_tokens"]
+def _check_blocks(blocks: dict[str, Any], path: Path) -> None:
     if not blocks or not all(block.isdecimal() and len(block) < 6 for block in blocks):
         refuse(path, "blocks: it has no blocks by their numbers")
-    for block, tokens in blocks.items():
+
+
+def _check_masked_tokens(facts: dict[str, Any], path: Path) -> None:
+    for block, tokens in facts["blocks"].items():
         for token, measured in tokens.items():
-            _check_lengths(path, J, ((f"blocks.{block}.{token}.{kind}", measured[kind]) for kind in ("mean", "std", "share")))
+            _check_lengths(
+                path, facts["masked_tokens"], ((f"blocks.{block}.{token}.{kind}", measured[kind]) for kind in ("mean", "std", "share"))
+            )
 
 
 def _check_selections(facts: dict[str, Any], path: Path) -> None:

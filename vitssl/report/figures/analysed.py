@@ -1,0 +1,42 @@
+"""What ``vitssl analyze`` left in a run folder, as figures take it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitssl.files import read_json
+from vitssl.report.figures.style import MARKERS
+
+
+@dataclass
+class Analysed:
+    """What an analysis of one run wrote, and what the run is called in a figure."""
+
+    label: str
+    facts: dict[str, Any]
+    arrays: Path
+    look: dict[str, Any]  # its arm's colour and marker
+
+    @classmethod
+    def read(cls, path: Path, label: str, look: dict[str, Any]) -> Analysed:
+        """Of the JSON file; of other weights than the model's the label says whose."""
+        facts = read_json(path)
+        named = label if facts["weights"] == "model" else f"{label}, {facts['weights']}"
+        return cls(named, facts, path.with_suffix(".npz"), look)
+
+
+def by_label(runs: list[Analysed]) -> Iterator[tuple[str, dict[str, Any], list[Analysed]]]:
+    """What has a name, how its line looks, and its runs, which are its seeds. Of an arm with several names each has a marker of its own."""
+    for label in dict.fromkeys(run.label for run in runs):
+        seeds = [run for run in runs if run.label == label]
+        look = seeds[0].look
+        of_arm = list(dict.fromkeys(run.label for run in runs if run.look == look))
+        yield label, look | {"marker": MARKERS[(MARKERS.index(look["marker"]) + of_arm.index(label)) % len(MARKERS)]}, seeds
+
+
+def images_of(runs: list[Analysed]) -> str:
+    """How many images were looked at."""
+    return ", ".join(map(str, sorted({run.facts["images"] for run in runs})))

@@ -1,0 +1,144 @@
+"""Figures of masked tokens: what they select, and what the class token gives to them.
+
+Shapes: S images, J masked tokens, N patches.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+
+from vitssl.report.figures import style
+from vitssl.report.figures.analysed import Analysed, by_label, images_of
+from vitssl.report.figures.style import COLOURS, Plot
+
+DIMMED, GREY = 0.8, 0.6  # how far a patch that is not selected goes to which grey
+MOST_ROWS = 7  # of the masked tokens, those of a figure; of more some are drawn
+
+# ----------------------------------------------------------------------------------------------------------- selections
+
+
+def selections(runs: list[Analysed]) -> Plot:
+    """Figure 2 of the masked tokens paper: images, below each the patches of its masked tokens, and which token is the first to select a
+    patch."""
+    (run,) = runs
+    with np.load(run.arrays) as arrays:
+        images_SHWC, selected_SJN, frequency_JN = arrays["images"], arrays["selected"], arrays["frequency"]
+    S, J, _ = selected_SJN.shape
+    selected_SJhw, frequency_Jhw = selected_SJN.reshape(S, J, *run.facts["grid"]), frequency_JN.reshape(J, *run.facts["grid"])
+    tokens = _shown(J)
+    figure = Figure(figsize=(2.2 + 1.0 * S, 1.05 * (len(tokens) + 2)), layout="constrained")
+    axes = figure.subplots(len(tokens) + 2, S + 1, squeeze=False)
+    colours_J3 = _colours(J)
+    for s in range(S):
+        _picture(axes[0, s], images_SHWC[s])
+        for row, j in enumerate(tokens, start=1):
+            _picture(axes[row, s], _dimmed(images_SHWC[s], selected_SJhw[s, j]))
+        _picture(axes[-1, s], _overlay(images_SHWC[s], selected_SJhw[s], colours_J3))
+    for row, j in enumerate(tokens, start=1):
+        _picture(axes[row, S], np.repeat(1 - frequency_Jhw[j, ..., None], 3, axis=2))
+    axes[1, S].set_title("how often\n(black: always)", fontsize=7)
+    for axis in (axes[0, S], axes[-1, S]):
+        axis.set_visible(False)
+    axes[0, 0].set_ylabel("image", fontsize=7)
+    axes[-1, 0].set_ylabel("first token\nto select", fontsize=7)
+    for row, j in enumerate(tokens, start=1):
+        axes[row, 0].set_ylabel(f"token {j + 1}\n{run.facts['sizes'][j]} patches", fontsize=7, color=colours_J3[j])
+    return _selections_caption(run), figure
+
+
+def _shown(count: int) -> list[int]:
+    """The masked tokens that have a row: all, or of many some."""
+    return sorted({round(j) for j in np.linspace(0, count - 1, min(count, MOST_ROWS))})
+
+
+def _selections_caption(run: Analysed) -> str:
+    facts, shown = run.facts, _shown(len(run.facts["sizes"]))
+    near = ", ".join(f"{facts['locality'][j]:.2f} ({facts['locality_random'][j]:.2f})" for j in shown)
+    shared = ", ".join(f"{facts['iou'][i][j]:.2f}" for i, j in itertools.pairwise(shown))
+    drawn = "a random selection, the same for all images" if facts["selection"] == "random" else "the highest-scoring patches"
+    return (
+        f"{run.label}: {drawn} of each masked token. Below, each patch has the colour of the first token that selects it; on the "
+        f"right, how often each place is selected over {facts['images']} images. Share of a token's patches with a neighbour that it also "
+        f"selects (for random sets): {near}. Intersection over union of each row's set and the next row's: {shared or 'none'}."
+    )
+
+
+def _picture(axis: Axes, image_HWC: np.ndarray) -> None:
+    axis.imshow(image_HWC, interpolation="nearest")
+    axis.set(xticks=[], yticks=[])
+    axis.grid(False)
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+
+
+def _enlarged(grid_hw: np.ndarray, image_HWC: np.ndarray) -> np.ndarray:
+    """A value for each patch as one for each pixel."""
+    H, W = image_HWC.shape[:2]
+    h, w = grid_hw.shape[:2]
+    return grid_hw.repeat(H // h, axis=0).repeat(W // w, axis=1)
+
+
+def _dimmed(image_HWC: np.ndarray, selected_hw: np.ndarray) -> np.ndarray:
+    pixels_HWC = image_HWC / 255
+    return np.where(_enlarged(selected_hw, image_HWC)[..., None], pixels_HWC, DIMMED * GREY + (1 - DIMMED) * pixels_HWC)
+
+
+def _overlay(image_HWC: np.ndarray, selected_Jhw: np.ndarray, colours_J3: list[tuple[float, ...]]) -> np.ndarray:
+    first_hw = selected_Jhw.argmax(0)  # the last token selects all
+    grey_HW1 = image_HWC.mean(-1, keepdims=True) / 255
+    return 0.45 * grey_HW1 + 0.55 * _enlarged(np.array(colours_J3)[first_hw], image_HWC)
+
+
+def _colours(count: int) -> list[tuple[float, ...]]:
+    if count <= len(COLOURS):
+        return [to_rgb(colour) for colour in COLOURS[:count]]
+    return [colormaps["viridis"](j / (count - 1))[:3] for j in range(count)]
+
+
+# ------------------------------------------------------------------------------------------------------- mask attention
+
+
+def mask_attention(runs: list[Analysed]) -> Plot:
+    """Figure 4 of the masked tokens paper: the last block's attention from the class token to each masked token, as it is, and as a share
+    of what all masked tokens get. A column for each number of masked tokens, a line for what has a name, the mean of its seeds."""
+    counts = sorted({run.facts["masked_tokens"] for run in runs})
+    figure = Figure(figsize=(4.6 * len(counts), 6.0), layout="constrained")
+    axes = figure.subplots(2, len(counts), squeeze=False)
+    for (whole, share), count in zip(axes.T, counts, strict=True):
+        here = [run for run in runs if run.facts["masked_tokens"] == count]
+        for label, look, seeds in by_label(here):
+            _attention_lines(whole, seeds, "mean", label, look)
+            _attention_lines(share, seeds, "share", label, look)
+        for tokens in sorted({run.facts["tokens"] for run in here}):
+            style.mark(whole, 1 / tokens, f"equal attention to all {tokens} tokens")
+        style.mark(share, 1 / count, "equal shares")
+        whole.set(title=f"{count} masked tokens", ylabel="attention, over all tokens")
+        share.set(ylabel="share of the masked tokens' attention")
+        for axis in (whole, share):
+            axis.set(xlabel="masked token, from few patches to all")
+            axis.margins(y=0.15)
+            axis.set_xticks(sorted({round(j) for j in np.linspace(1, count, min(count, 8))}))
+            axis.legend(fontsize=7)
+    caption = (
+        f"Attention from the class token to each masked token in the last block: means over heads, {images_of(runs)} images, and seeds."
+    )
+    return caption, figure
+
+
+def _attention_lines(axis: Axes, seeds: list[Analysed], kind: str, label: str, look: dict[str, Any]) -> None:
+    """With the standard deviation over seeds, or of a single run over images where that is known."""
+    last = [run.facts["blocks"][max(run.facts["blocks"], key=int)] for run in seeds]
+    for n, token in enumerate(token for token in last[0] if all(token in block for block in last)):
+        values_SJ = np.array([block[token][kind] for block in last])
+        spread = values_SJ.std(0, ddof=1) if len(last) > 1 else last[0][token]["std"] if kind == "mean" else None
+        line = look | {"linestyle": ("-", "--")[n % 2], "markerfacecolor": (look["color"], style.PAPER)[n % 2]}
+        name = label if len(last[0]) == 1 else f"{label}, {token}"
+        x = np.arange(1, values_SJ.shape[1] + 1)
+        axis.errorbar(x, values_SJ.mean(0), yerr=spread, label=name, markersize=4, capsize=2, linewidth=1.2, **line)
