@@ -23,6 +23,7 @@ from rich.console import Console
 
 from jobs import local
 from jobs.chosen import line_of, named, parents_of, runs_of, waiting_for, yet_to_queue
+from jobs.command import job_of
 from jobs.plan.existing import identity_of
 from jobs.plan.graph import Graph, Job, only_evaluated
 from jobs.plan.launch import Launch
@@ -81,15 +82,9 @@ def retry(sweep: Path, names: list[str], wait: bool, console: Console) -> int:
     # one job follows all runs of a sweep, and queues those that SLURM had no room for: a new one is to know of them
     wanted = entries.keys() | yet_to_queue(sweep, jobs) | set().union(*map(line_of, again))
     chosen = [job for folder, job in jobs.items() if folder in wanted]
-    launch = _launch(sweep, {_executor(folder) for folder in again})
+    launch = _launch(sweep, {job_of(folder).get("executor", "local") for folder in again})
     console.print(f"Trying {counted(len(again), 'run')} again: {' '.join(sorted(folder.name for folder in again))}", soft_wrap=True)
     return launch_all(Graph(chosen, []), launch, wait, console, lambda: _take_snapshot(launch))
-
-
-def _executor(folder: Path) -> str:
-    """Where a run was submitted to last: for its evaluation, where it is trained."""
-    job = read_json(folder / "job.json")
-    return (job | job.get("evaluation", {})).get("executor", "local")
 
 
 def jobs_of(run_folders: Iterable[Path]) -> dict[Path, Job]:

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from jobs.command import cache_folder, cli_command
 from jobs.plan.cells import Stage
-from jobs.plan.shards import anchored, existing, expected_index, fingerprint, index_of, is_here, parts
+from jobs.plan.shards import anchored, expected_index, fingerprint, index_of, is_here, parts
 from jobs.slurm.preflight import of_the_image
-from vitssl.config import ConfigError, Data, Run, Site
+from vitssl.config import ConfigError, Data, Run, Site, raise_first
 from vitssl.costs.emissions import visible_gpus
 from vitssl.data.building import listing
 from vitssl.data.sources import webdatasets
@@ -126,7 +126,8 @@ def build(missing: dict[str, str], site: Site) -> None:
     for folder, source in missing.items():
         print(f"{folder} does not exist yet: building it from {source}", flush=True)
         Path(folder).parent.mkdir(parents=True, exist_ok=True)
-        paths = [Path(folder).parent, *existing(parts(source)[1])]
+        given = parts(source)[1]
+        paths = [Path(folder).parent, *([nearest(Path(given))] if given else [])]
         if subprocess.run(cli_command(site, paths, "shards", "build", source, folder), cwd=ROOT, check=False).returncode:
             raise ConfigError(f"building {folder} from {source} failed; nothing was queued", "data.source")
 
@@ -170,8 +171,7 @@ def _check_container(site: Site) -> None:
     if shutil.which(command := shlex.split(site.container)[0]) is None:
         reason = f"{command}, which enters it (site.container), is not on this machine; site.image=null trains without"
         raise ConfigError(reason, "site.image")
-    for problem in of_the_image(site):
-        raise ConfigError(problem.reason, problem.field)
+    raise_first(of_the_image(site))
 
 
 def _check_cache(stages: list[Stage], site: Site) -> None:

@@ -259,8 +259,3 @@ def is_here(source: str) -> bool:
     if source.startswith("wds:"):
         return webdatasets.is_here(path)
     return bool(path) and not source.startswith("torchvision:") and Path(path).exists()
-
-
-def existing(path: str) -> list[Path]:
-    """The path, or the nearest folder above it that exists: what a container must see to read it, or to make it."""
-    return [next(p for p in (Path(path), *Path(path).parents) if p.exists())] if path else []

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from jobs.plan import sweep_files
 from jobs.plan.overrides import CLI, RUN_FIELDS, Overrides, Setting, added_axes, axis_values, check, mapping, settings
 from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown
 from vitssl.config.sweep import Arm, Quantity, Resources, SweepFile
@@ -70,8 +69,7 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
     Raises:
         ConfigError: naming the file and the field.
     """
-    path = sweep_files.find(path)
-    cli, file = overrides or Overrides(), str(path)
+    path, cli, file = Path(path), overrides or Overrides(), str(path)
     content = read_yaml(path)
     if not content.get("arms"):  # such as another YAML file
         reason = "it has no arms, so it is not a sweep (a site profile goes to --site); sweeps/README.md has a complete example"

@@ -17,8 +17,9 @@ from jobs.plan.sweep import Spec
 from jobs.site_profile import is_set
 from jobs.slurm import cluster, limits, sbatch
 from jobs.slurm.limits import Nodes, OfUser, Partition
-from vitssl.config import ConfigError, Problem, Run, Site
+from vitssl.config import ConfigError, Problem, Run, Site, raise_first
 from vitssl.config.sweep import Resources
+from vitssl.files import nearest
 from vitssl.run_folder import LAST
 from vitssl.words import counted
 
@@ -39,23 +40,18 @@ def check(todo: list[Job], launch: Launch) -> int:
     """
     alike = list({astuple(job.resources): job for job in reversed(todo)}.values())
     user = limits.of_user(launch.site)
-    _raise_first(_problems(todo, alike, launch, user))
+    raise_first(_problems(todo, alike, launch, user))
     tightest = limits.room(launch.site, user)
     if tightest.room < 1:  # of the last job, which queues runs as soon as there is room for them, or makes the report
         advice = "submit again when some have ended (squeue --me), or end some (scancel)"
         raise ConfigError(f"SLURM can take no more jobs now: {tightest}; {advice}")
-    _raise_first(_refusals(alike, len(todo), launch))
+    raise_first(_refusals(alike, len(todo), launch))
     return tightest.room - 1
 
 
 def check_disk(todo: Iterable[Job], launch: Launch) -> None:
     """Refuse runs whose checkpoints, or files, have no place in the folder of runs."""
-    _raise_first(_of_the_disk(todo, launch))
-
-
-def _raise_first(problems: Iterator[Problem]) -> None:
-    for problem in problems:
-        raise ConfigError(problem.reason, problem.field)
+    raise_first(_of_the_disk(todo, launch))
 
 
 @contextmanager
@@ -168,7 +164,7 @@ def of_the_image(site: Site) -> Iterator[Problem]:
 def _of_the_disk(todo: Iterable[Job], launch: Launch) -> Iterator[Problem]:
     """Checkpoints whose network was counted, by a dry run for example, and files, against what is free; quotas are not seen."""
     new = [job for job in todo if not job.is_trained]
-    folder = next(path for path in (launch.sweep, *launch.sweep.parents) if path.is_dir())
+    folder = nearest(launch.sweep)
     free, parameters = os.statvfs(folder), predict.parameters([job.run for job in new], launch)
     sizes = [_bytes(job.run, known) for job, known in zip(new, parameters, strict=True) if not (job.folder / LAST).exists()]
     needed = sum(stays for stays, _ in sizes) + max((writing for _, writing in sizes), default=0)  # how many train at once is unknown

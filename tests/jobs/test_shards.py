@@ -125,7 +125,6 @@ def test_paths_of_sources_are_the_users(place: Path) -> None:
     assert shards.anchored("folder:photos?classes=../few.txt") == f"folder:{place}/photos?classes=../few.txt"
     assert shards.anchored("torchvision:CIFAR10?root=data") == f"torchvision:CIFAR10?root={place}/data"
     assert [shards.anchored(source) for source in ("digits", "torchvision:CIFAR10")] == ["digits", "torchvision:CIFAR10"]
-    assert shards.existing(f"{place}/data/deep") == [place]
 
 
 def test_neighbours_that_there_are_not_enough_of_are_refused_before_a_training(expand) -> None:

@@ -14,6 +14,7 @@ from vitssl.config.base import (
     Problem,
     assign,
     checkpoints,
+    raise_first,
     teachers,
     unknown,
     unstarted,

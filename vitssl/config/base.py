@@ -43,6 +43,16 @@ class Problem(NamedTuple):
     reason: str
 
 
+def raise_first(problems: Iterable[Problem], place: str = "") -> None:
+    """Refuse what a check found.
+
+    Raises:
+        ConfigError: the first problem, if there is one.
+    """
+    for problem in problems:
+        raise ConfigError(problem.reason, problem.field, place)
+
+
 def unknown(value: Any, known: Iterable[Any], field: str = "", place: str = "", also: Sequence[str] = ()) -> ConfigError:
     """The error for a name that is not there, with what was meant: ``also`` where that is known, else the nearest one that is there."""
     names = [str(k) for k in known]

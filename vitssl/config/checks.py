@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from vitssl.config import bounds, evals
 from vitssl.config.backbones import BackboneConfig, capabilities, stride_px
-from vitssl.config.base import ConfigError, Problem, inactive_problems, less_than
+from vitssl.config.base import ConfigError, Problem, inactive_problems, less_than, raise_first
 from vitssl.config.data import view_px
 from vitssl.config.objectives import ObjectiveConfig, active
 from vitssl.config.run import Run, active_views, inactive_fields, scaled_lr, slices
@@ -49,8 +49,7 @@ def check(run: Run, where: str = "", to_train: bool = True) -> None:
         run.loop.problems(),
         evals.problems(run),
     )
-    for problem in chain(less_than(0, run, "", "seed"), _pattern_problems(run), *parts):
-        raise ConfigError(problem.reason, problem.field, where)
+    raise_first(chain(less_than(0, run, "", "seed"), _pattern_problems(run), *parts), where)
 
 
 def check_slices(run: Run, processes: int) -> None:
@@ -99,8 +98,7 @@ def refuse_inactive_fields(run: Run, cli_fields: Collection[str] = ()) -> None:
         *parents, name = path.split(".")
         part = attrgetter(".".join(parents))(run) if parents else run
         if not shared or path in cli_fields:
-            for problem in inactive_problems(part, ".".join(parents), {name: owner}):
-                raise ConfigError(problem.reason, problem.field)
+            raise_first(inactive_problems(part, ".".join(parents), {name: owner}))
 
 
 def _pattern_problems(run: Run) -> Iterator[Problem]:

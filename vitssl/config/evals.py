@@ -9,16 +9,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
+from typing import Any, ClassVar, Literal, Optional
 
 from vitssl.config.backbones import capabilities, family, num_intermediates
 from vitssl.config.base import ConfigError, Problem, closest, did_you_mean, less_than, not_positive
 from vitssl.config.methods import flow
 from vitssl.config.objectives import active
+from vitssl.config.run import Run, classifies
 from vitssl.words import listed
-
-if TYPE_CHECKING:
-    from vitssl.config.run import Run
 
 # in metrics.jsonl and done.json these names are taken, by what a classifying Run is evaluated by anyway and by other fields
 RESERVED = ("test", "val", "test_ema", "test_best", "selected", "self", "event", "step", "time", "epoch")
@@ -80,7 +78,7 @@ class EvalConfig:
             yield Problem(f"{name}.weights", "the Run has no averaged weights; set loop.ema_decay")
         if self.weights == "teacher" and not has_teacher(run):
             yield Problem(f"{name}.weights", "no objective of the Run has a teacher that follows it")
-        if self.classifies and not any(objective.classifies for objective in active(run.objectives).values()):
+        if self.classifies and not classifies(run):
             advice = f"{listed(OF_FEATURES)} look at its features"
             yield Problem(f"{name}.type", f"the Run has no classify objective, so it predicts no classes; {advice}")
         if self.classifies and self.weights == "teacher":
@@ -210,7 +208,7 @@ def evals_of(run: Run) -> dict[str, EvalConfig]:
 
 def own_evals(run: Run, heldout: bool) -> dict[str, EvalConfig]:
     """What a classifying Run is evaluated by anyway: its accuracy on the test split, on held-out images, of averaged weights."""
-    if not any(objective.classifies for objective in active(run.objectives).values()):
+    if not classifies(run):
         return {}
     defaults: dict[str, EvalConfig] = {"test": ClassificationConfig()}
     defaults |= {"val": ClassificationConfig(split="val")} if heldout else {}

@@ -8,7 +8,6 @@ import numpy as np
 
 from vitssl import config, dist, evaluators
 from vitssl.atomic import replacing
-from vitssl.config import ConfigError
 from vitssl.config.evals import FIRST, EvalConfig, evals_of, metric_of
 from vitssl.files import read_json, write_json
 from vitssl.run_folder import DONE, EVALS, LAST, to_evaluate
@@ -88,8 +87,7 @@ def evaluate_folder(folder: Path, cfg: EvalConfig, checkpoint: str = LAST) -> di
     Raises:
         ConfigError: an evaluator that this run cannot have, other classes, or no such split.
     """
-    for problem in cfg.problems(f"evals.{cfg.type}", config.load(folder)):
-        raise ConfigError(problem.reason, problem.field, str(folder))
+    config.raise_first(cfg.problems(f"evals.{cfg.type}", config.load(folder)), str(folder))
     trained = load(folder, checkpoint)
     metrics = trained.evaluate({cfg.type: cfg})[cfg.type].metrics
     return {key: value for key, value in metrics.items() if key != "top5" or len(trained.classes) > FIRST}
