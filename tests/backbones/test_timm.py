@@ -140,19 +140,20 @@ def test_published_networks_have_a_grid_and_timms_multiply_adds(name, make_run):
         assert counted["macs_inference"] == pytest.approx(macs + classifier, rel=2e-3)
 
 
-@pytest.mark.parametrize("name", ["test_convnext", "test_vit", "convnext_atto"])
+@pytest.mark.parametrize("name", ["test_convnext", "test_vit", "convnext_atto", "resnet18", "mobilenetv3_small_050"])
 def test_layers_decay_as_in_timm(name):
-    """Whose classifier counts with its last group; here heads come one later, so that all else decays once more."""
+    """The head's group is the last: parts of it that stay here, as ConvNeXt's norm, decay no more than the classifier."""
     ours = make(name, **TINY.get(name, {}))
     network = nn.Module()
     network.backbone = ours
     cfg = config.Optim(layer_decay=0.5, decay=["."])
     groups = optim.param_groups(network, ours, cfg)
     scales = {id(p): group["lr_scale"] for group in groups for p in group["params"]}
-    expected = param_groups_layer_decay(ours.network, layer_decay=0.5)
-    for group in expected:
-        for parameter in group["params"]:
-            assert scales[id(parameter)] == pytest.approx(0.5 * group["lr_scale"])
+    whole = timm.create_model(name, num_classes=10)
+    names = {id(p): n for n, p in whole.named_parameters()}
+    expected = {names[id(p)]: g["lr_scale"] for g in param_groups_layer_decay(whole, layer_decay=0.5) for p in g["params"]}
+    for parameter, parameter_ours in ours.network.named_parameters():
+        assert scales[id(parameter_ours)] == pytest.approx(expected[parameter]), parameter
     assert len(scales) == len(list(ours.parameters()))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import timm
@@ -48,9 +49,13 @@ class TimmNetwork(Backbone):
         _check_grid(cfg, size_px, self._features(output, self.grid(size_px)))
         # what some networks keep of their parameters in evaluation mode, where a teacher is while its parameters move
         self._caching = tuple(part for part in self.network.modules() if hasattr(part, "attention_bias_cache"))
-        matcher = self.network.group_matcher(coarse=False) if hasattr(self.network, "group_matcher") else None
-        self._layer_ids = {} if matcher is None else group_parameters(self.network, matcher, reverse=True)
-        self.num_layers = max(self._layer_ids.values(), default=0)
+        self._layer_ids = _layer_ids(self.network)
+
+    @cached_property
+    def num_layers(self) -> int:
+        """Below the head, which parts of it that stay here, such as ConvNeXt's last norm, belong to."""
+        with torch.device("meta"):
+            return max(_layer_ids(timm.create_model(self._name, num_classes=1)).values(), default=1) - 1
 
     def embed(self, images_BCHW: Tensor) -> Embedded:
         """Nothing is shared between passes."""
@@ -97,6 +102,12 @@ class TimmNetwork(Backbone):
         with torch.device("meta"):
             ends = timm.create_model(self._name).state_dict().keys() - ours.keys()  # of its pooling and its classifier
         return others | {f"{prefix}network.{name}": value for name, value in own.items() if name not in ends}
+
+
+def _layer_ids(network: nn.Module) -> dict[str, int]:
+    """Of each parameter by its name; empty where timm does not tell layers apart."""
+    matcher = network.group_matcher(coarse=False) if hasattr(network, "group_matcher") else None
+    return {} if matcher is None else group_parameters(network, matcher, reverse=True)
 
 
 def arguments(cfg: config.BackboneConfig, size_px: int) -> dict[str, Any]:
