@@ -128,9 +128,10 @@ def test_other_weights_and_the_backbone_alone(kind: str, tmp_path: Path) -> None
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("name", NETWORKS)
-def test_there_and_back_again(name: str, tmp_path: Path) -> None:
-    trained = classifier(name, tmp_path / "run")
+@pytest.mark.parametrize(("name", "fields"), [*((name, {}) for name in NETWORKS), ("t2t", {}), ("t2t", {"attention_scale": "embed_dim"})])
+def test_there_and_back_again(name: str, fields: dict[str, str], tmp_path: Path) -> None:
+    layer, pool = (NETWORKS | ONNX_ONLY)[name]
+    trained = saved(tmp_path / "run", {"objectives.classify": {"pool": pool}}, layer, {"backbone": fields})
     export(tmp_path / "run", tmp_path / "file.safetensors", "safetensors")
     again = vitssl.load(import_file(tmp_path / "file.safetensors", "timm", tmp_path / "again"), device="cpu")
     torch.testing.assert_close(logits(again, images()), logits(trained, images()), atol=1e-5, rtol=1e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -19,6 +21,7 @@ from tests.weights.releases import CLASSES, RELEASES, SIZE_PX, Release
 from vitssl import cli, config, model
 from vitssl.checkpoints import pretrained
 from vitssl.config import ConfigError
+from vitssl.data import shards
 from vitssl.data.loading.batch import Batch
 from vitssl.objectives.masking import TokenMask
 from vitssl.weights import importing, timm_names
@@ -340,10 +343,81 @@ def test_layer_scale_is_read_from_the_tensors(tmp_path: Path, name: str) -> None
 
 
 def test_how_timm_feeds_a_released_network_is_taken_over(tmp_path: Path) -> None:
-    content = {"model": releases.vit().state_dict(), "source": "timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k"}
-    torch.save(content, tmp_path / "file.pth")
+    name = "vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+    network = releases.timm.create_model(name)
+    torch.save({"model": network.state_dict(), "source": f"timm:{name}"}, tmp_path / "file.pth")
+    for alone in (False, True):
+        trained = vitssl.load(import_file(tmp_path / "file.pth", "timm", tmp_path / f"run{alone}", backbone=alone), device="cpu")
+        assert (trained.mean, trained.std, trained.run.data.eval_crop) == ([0.5] * 3, [0.5] * 3, 0.9)
+    torch.save({"model": releases.vit().state_dict(), "source": f"timm:{name}"}, tmp_path / "other.pth")
+    with pytest.raises(ConfigError, match=f"it says that it is timm's {name}, and its tensors are not those of that network"):
+        import_file(tmp_path / "other.pth", "timm", tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        pytest.param("swin_base_patch4_window12_384.ms_in22k_ft_in1k", "", marks=pytest.mark.release),
+        (
+            "swin_s3_tiny_224.ms_in1k",
+            r"layers.2.blocks.0.attn.relative_position_bias_table has shape \(729, 12\), and \(169, 12\) is expected",
+        ),
+        (
+            "resnetaa50.a1h_in1k",
+            "has the tensors of a network that is known here, but gives other features; train it as `backbone: {name: t",
+        ),
+    ],
+)
+def test_a_released_network_is_timms_or_is_refused(tmp_path: Path, monkeypatch, name: str, reason: str) -> None:
+    """The first is for larger images than usual, which its shapes do not tell."""
+    made = releases.timm.create_model(name)
+    torch.save({"model": made.state_dict(), "source": f"timm:{name}"}, tmp_path / "file.pth")
+    if reason:
+        with pytest.raises(ConfigError, match=reason):
+            import_file(tmp_path / "file.pth", "timm", tmp_path / "run")
+        return
     trained = vitssl.load(import_file(tmp_path / "file.pth", "timm", tmp_path / "run"), device="cpu")
-    assert (trained.mean, trained.std, trained.run.data.eval_crop) == ([0.5] * 3, [0.5] * 3, 0.9)
+    assert trained.run.data.image_size == 384
+    images_BCHW = torch.randn(1, 3, 384, 384)
+    with torch.no_grad():
+        torch.testing.assert_close(trained.model.predict(batch_of(images_BCHW)), made.eval()(images_BCHW), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("registers", [0, 4])
+def test_dinov2_as_its_authors_write_it(tmp_path: Path, registers: int) -> None:
+    """With the token that its training masks with; of registers their code adds the class token's position to it alone."""
+    name = "vit_small_patch14_reg4_dinov2" if registers else "vit_small_patch14_dinov2"
+    theirs = releases.drawn(releases.timm.create_model(name, img_size=56, num_classes=0, embed_dim=64, depth=2, num_heads=1))
+    tensors = dict(theirs.state_dict()) | {"mask_token": torch.zeros(1, 64)}
+    if registers:
+        first = torch.randn(1, 1, 64)
+        tensors |= {"register_tokens": tensors.pop("reg_token"), "cls_token": tensors["cls_token"] - first}
+        tensors["pos_embed"] = torch.cat([first, tensors["pos_embed"]], dim=1)
+    torch.save(tensors, tmp_path / "file.pth")
+    trained = vitssl.load(import_file(tmp_path / "file.pth", "dino", tmp_path / "run"), device="cpu")
+    images_BCHW = torch.randn(2, 3, 56, 56)
+    with torch.no_grad():
+        found = trained.model.backbone(trained.model.backbone.embed(images_BCHW)).sequence()
+        torch.testing.assert_close(found, theirs.forward_features(images_BCHW), atol=1e-4, rtol=1e-4)
+
+
+def test_a_distilled_deit_is_told_which_layout_reads_it(tmp_path: Path) -> None:
+    torch.save(releases.deit_distilled().content, tmp_path / "file.pth")
+    with pytest.raises(ConfigError, match="it has a distillation token, which --as deit reads"):
+        import_file(tmp_path / "file.pth", "timm", tmp_path / "run")
+
+
+def test_a_classifiers_own_names_are_not_replaced_by_those_of_other_shards(untrained_run, tmp_path: Path, digits: Path) -> None:
+    """Of as many classes: a digit would be called by the name of a photo."""
+    for split, number in itertools.product(("train", "test"), range(10)):
+        (tmp_path / "photos" / split / f"c{number}").mkdir(parents=True)
+        Image.effect_noise((8, 8), 90).save(tmp_path / "photos" / split / f"c{number}" / "a.png")
+    shards.build(f"folder:{tmp_path / 'photos'}", tmp_path / "shards", workers=1, progress=False)
+    assert cli.main(["export", str(untrained_run()), str(tmp_path / "x.safetensors"), "--to", "safetensors"]) == 0
+    words = [f"data.shards={digits}"]
+    assert vitssl.load(import_file(tmp_path / "x.safetensors", "timm", tmp_path / "same", words)).classes == [str(i) for i in range(10)]
+    with pytest.raises(ConfigError, match=r"--shards: their classes are c0, c1, c2, c3, ... \(10\), and the classifier's are 0, 1, 2"):
+        import_file(tmp_path / "x.safetensors", "timm", tmp_path / "other", [f"data.shards={tmp_path / 'shards'}"])
 
 
 def test_a_teacher_is_a_start(tmp_path: Path) -> None:

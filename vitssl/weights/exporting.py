@@ -90,8 +90,10 @@ def _facts(trained: Trained, classifier: bool) -> dict[str, str]:
         "data.mean": trained.mean,
         "data.std": trained.std,
     }
-    if config.module(run.backbone) == "vit":
+    if (family := config.module(run.backbone)) in ("vit", "t2t", "cvt"):
         fields["backbone.num_heads"] = size.num_heads
+    if family == "t2t":
+        fields["backbone.attention_scale"] = run.backbone.attention_scale
     if classifier and run.objectives.classify is not None:
         fields["objectives.classify.pool"] = run.objectives.classify.pool
     return {"format": "pt", FIELDS: json.dumps(fields), CLASSES: json.dumps(trained.classes if classifier else [])}

@@ -19,14 +19,17 @@ from vitssl.costs import cost
 from vitssl.data.index import load_index
 from vitssl.files import check_place, hash_file, read_json, write_json
 from vitssl.run_folder import DONE, LAST, is_trained
-from vitssl.weights import shapes
+from vitssl.weights import released, shapes
 from vitssl.weights.layouts import HEAD, LAYOUT_TABLE, Layout, Names
 from vitssl.weights.shapes import Tensors
-from vitssl.words import counted
+from vitssl.words import counted, few
 
 FIELDS, CLASSES = "vitssl.fields", "vitssl.classes"  # of a safetensors file's metadata, in JSON
 # what an export notes there of the Run, since no shape tells it
-NOTED = ("data.image_size", "data.eval_crop", "data.mean", "data.std", "backbone.num_heads", "objectives.classify.pool")
+NOTED = (
+    "data.image_size", "data.eval_crop", "data.mean", "data.std", "backbone.num_heads", "backbone.attention_scale",
+    "objectives.classify.pool",
+)  # fmt: skip
 
 
 def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequence[str] = (), backbone: bool = False) -> Path:
@@ -66,6 +69,9 @@ def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequ
         network = model.build(run, _num_classes(tensors))
         _fill(network, tensors)
         tensor_files.check_finite(network.state_dict(), "", file)  # a number may be beyond the network's type
+        name = _released_as(content)
+        if name is not None and ":" not in name and not any(word.startswith("data.image_size=") for word in settings):
+            released.check_same(name, content["model"], network, _num_classes(tensors), run.data.image_size)
     except ConfigError as error:
         raise ConfigError(error.reason, error.field, error.place or str(file)) from None
     data = _data_facts(run, _num_classes(tensors), names)
@@ -160,7 +166,8 @@ def _fill(network: model.Model, tensors: Tensors) -> None:
     """
     theirs: dict[str, Tensor] = network.backbone.convert_state_dict(dict(tensors), prefix="backbone.")
     ours = network.state_dict()
-    if problems := tensor_files.mismatches(ours, theirs):
+    tables = [name for name in ours.keys() & tensors.keys() if name.endswith("relative_position_bias_table")]  # which would be resized
+    if problems := tensor_files.mismatches(ours, theirs | {name: tensors[name] for name in tables}):
         raise ConfigError(tensor_files.first_of({tensors.there(name): what for name, what in problems.items()}))
     network.load_state_dict(theirs)
 
@@ -171,7 +178,7 @@ def _fill(network: model.Model, tensors: Tensors) -> None:
 def _run(tensors: Tensors, content: dict[str, Any], layout: Layout, noted: dict[str, Any], settings: Sequence[str]) -> Run:
     """The Run that describes the network: from the shapes, over them what an export noted, and over that the fields that the user set."""
     fields = shapes.fields(tensors) | layout.objectives(tensors, content) | {"data.shards": NO_SHARDS, "data.normalize": "imagenet"}
-    fields |= _of_released(content.get("source")) | noted
+    fields |= _as_timm_feeds_it(_released_as(content)) | noted
     set_fields = [word.partition("=")[0] for word in settings]
     if fields.get("backbone.num_heads", 1) is None and "backbone.num_heads" not in set_fields:
         width = tensors.shape("backbone.norm.weight", 1)[0] if "backbone.norm.weight" in tensors else "this"
@@ -184,14 +191,19 @@ def _run(tensors: Tensors, content: dict[str, Any], layout: Layout, noted: dict[
     return run
 
 
-def _of_released(source: Any) -> dict[str, Any]:
-    """How timm feeds a network of its hub, of a file that `vitssl weights` wrote."""
-    if not isinstance(source, str) or not source.startswith(RELEASED):
-        return {}
+def _released_as(content: dict[str, Any]) -> str | None:
+    """The name in timm's hub of the network of a file that `vitssl weights` wrote."""
+    source = content.get("source")
+    return source.removeprefix(RELEASED) if isinstance(source, str) and source.startswith(RELEASED) else None
+
+
+def _as_timm_feeds_it(name: str | None) -> dict[str, Any]:
     import timm
 
-    cfg = timm.get_pretrained_cfg(source.removeprefix(RELEASED))
-    return {} if cfg is None else {"data.mean": list(cfg.mean), "data.std": list(cfg.std), "data.eval_crop": cfg.crop_pct}
+    cfg = timm.get_pretrained_cfg(name) if name is not None else None
+    if cfg is None:
+        return {}
+    return {"data.image_size": cfg.input_size[-1], "data.mean": list(cfg.mean), "data.std": list(cfg.std), "data.eval_crop": cfg.crop_pct}
 
 
 def _num_classes(tensors: Tensors) -> int:
@@ -228,6 +240,12 @@ def _data_facts(run: Run, num_classes: int, names: list[str]) -> dict[str, Any]:
             raise ConfigError(
                 f"they have {counted(len(index.classes), 'class', 'classes')}, and the classifier of the file {num_classes};"
                 " --backbone leaves it out, and the images can be probed",
+                "--shards",
+            )
+        if names and len(names) == num_classes and names != index.classes:
+            raise ConfigError(
+                f"their classes are {few(index.classes)}, and the classifier's are {few(names)}; --backbone leaves it out, and the images"
+                " can be probed",
                 "--shards",
             )
         classes, mean, std = index.classes, index.mean, index.std

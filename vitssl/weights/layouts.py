@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from vitssl.config import ConfigError
 from vitssl.weights.shapes import Tensors
 
 Names = tuple[tuple[str, str | None], ...]  # prefix there -> prefix here
@@ -47,6 +48,7 @@ LUT_TEACHER: Names = (
     ("head.", "objectives.lut.teacher.projector."),
     ("", "objectives.lut.teacher.backbone."),
 )
+RELEASED_VIT: Names = (("mask_token", None), *LINEAR)  # DINOv2's file keeps what only its training reads
 DINO: Names = (("backbone.", "backbone."), ("head.", "objectives.dino.head."))
 DINO_TEACHER: Names = (("backbone.", "objectives.dino.teacher.backbone."), ("head.", "objectives.dino.teacher.head."))
 GMML: Names = (
@@ -190,6 +192,22 @@ def _drloc(tensors: Tensors, content: dict[str, Any]) -> dict[str, Any]:
     return fields | {"objectives.drloc": told | {"multi_scale": multi_scale, "features": "normed" if t2t else "raw"}}
 
 
+def _dino_before(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """DINOv2's registers under timm's name, and, as timm has it, the class token with its position, which the registers have none of."""
+    positions_1TD, cls_11D = (tensors.get(name, torch.zeros(0)) for name in ("pos_embed", "cls_token"))
+    if "register_tokens" not in tensors or positions_1TD.dim() != 3 or positions_1TD[:, :1].shape != cls_11D.shape:
+        return tensors
+    others = {name: value for name, value in tensors.items() if name != "register_tokens"}
+    with_position = {"cls_token": cls_11D + positions_1TD[:, :1], "pos_embed": positions_1TD[:, 1:]}
+    return others | with_position | {"reg_token": tensors["register_tokens"]}
+
+
+def _timm_before(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    if "dist_token" in tensors:
+        raise ConfigError("it has a distillation token, which --as deit reads")
+    return tensors
+
+
 def _sit_before(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Without the heads of its own tasks, where those are what it was trained for."""
     if "convTrans.weight" not in tensors:
@@ -221,12 +239,12 @@ def _cvt_tensor(name: str, value: Tensor) -> tuple[str, Tensor]:
 
 LAYOUT_TABLE = {
     "mae": Layout({"model": MAE}, MAE, _mae),
-    "dino": Layout({"student": DINO, "teacher": DINO_TEACHER}, LINEAR, _dino),
+    "dino": Layout({"student": DINO, "teacher": DINO_TEACHER}, RELEASED_VIT, _dino, _dino_before),
     "ssat": Layout({"model": MAE}, MAE, _ssat),
     "gmml": Layout({"SiT_model": GMML}, LINEAR, _gmml),
     "sit": Layout({"model": SIT}, SIT, _classify, _sit_before),
     "lut": Layout({"model": LUT, "model_ema": LUT_TEACHER}, VIT, _lut),
     "drloc": Layout({"model": DRLOC}, DRLOC, _drloc, _drloc_before),
     "deit": Layout({"model": DEIT}, DEIT, _classify),
-    "timm": Layout({"model": TIMM}, TIMM, _classify),
+    "timm": Layout({"model": TIMM}, TIMM, _classify, _timm_before),
 }

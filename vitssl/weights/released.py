@@ -6,10 +6,13 @@ import socket
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from vitssl.config import ConfigError, unknown
 from vitssl.config.base import closest
+from vitssl.data.loading.batch import Batch
+from vitssl.model import Model
 
 SUGGESTED = 3  # names of weights
 CACHED = ("model.safetensors", "pytorch_model.bin")  # in a repository of the hub
@@ -70,3 +73,31 @@ def check_released(name: str) -> None:
     near = [one for likeness in closest(name.split(".")[0], list(begins)) for one in begins[likeness]][:SUGGESTED]
     reason = unknown(name, [], also=near).reason if near else f"{name!r} is not known (timm.list_pretrained() lists the names)"
     raise ConfigError(f"timm has no such weights: {reason}")
+
+
+@torch.no_grad()
+def check_same(name: str, tensors: dict[str, Tensor], network: Model, num_classes: int, size_px: int) -> None:
+    """Does a network make of an image what timm's of this name makes of it with these tensors? Shapes do not tell all: a ResNet that blurs
+    has those of one that does not, and a Swin's windows may differ from stage to stage.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    import timm
+
+    theirs, ours = timm.create_model(name, num_classes=num_classes).eval(), network.eval()
+    image_1CSS = torch.rand(1, 3, size_px, size_px, generator=torch.Generator().manual_seed(0))
+    try:
+        theirs.load_state_dict({name: value for name, value in tensors.items() if name in theirs.state_dict()})
+    except RuntimeError:
+        raise ConfigError(f"it says that it is timm's {name}, and its tensors are not those of that network") from None
+    wanted, found = theirs(image_1CSS), ours.predict(Batch.of_images(image_1CSS))
+    if found is None:
+        wanted = getattr(theirs, "fc_norm", nn.Identity())(theirs.forward_features(image_1CSS))
+        features = ours.backbone(ours.backbone.embed(image_1CSS))
+        found = features.sequence() if wanted.dim() == 3 else features.map()
+        wanted = wanted.permute(0, 3, 1, 2) if getattr(theirs, "output_fmt", "NCHW") == "NHWC" else wanted
+    if wanted.shape != found.shape or (wanted - found).abs().max() > 1e-3 * wanted.abs().max():
+        bare = name.partition(".")[0]
+        advice = f"train it as `backbone: {{name: timm, timm_model: {bare}}}` with `init_from: timm:{name}`"
+        raise ConfigError(f"timm's {name} has the tensors of a network that is known here, but gives other features; {advice}")
