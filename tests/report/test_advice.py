@@ -236,3 +236,12 @@ def test_folds_leave_open_what_no_number_of_seeds_tells(grid):
     said = next_steps(grid(top1, {"seed": [0, 1, 2, 3, 4]}, stages=stages))
     wanted = "40 seeds would not tell ssat and scratch apart either, since folds share their training images."
     assert said.startswith(f"If means and spreads stay as they are, {wanted}")
+
+
+def test_of_folds_every_one_is_tested_as_often(grid):
+    """Five seeds would do, and three folds want six."""
+    stages = {
+        arm: [("train", {"objectives.classify": {}, "data.folds": 3, **more})] for arm, more in {"a": {}, "b": {"optim.lr": 1e-3}}.items()
+    }
+    made = grid({"a": 70.0, "b": lambda at: 70.0 + 9 * at["seed"]}, {"seed": [0, 1]}, stages=stages, baseline="a")
+    assert "'axes.seed=[0,1,2,3,4,5]' for more seeds" in next_steps(made)

@@ -56,6 +56,17 @@ def test_every_stage_and_evaluator_has_a_line(chain):
     assert [row[1].text for row in table.rows] == ["pretrain", "finetune"]
 
 
+def test_a_stage_that_all_seeds_share_is_one_run_and_said_to_be(chain):
+    told = "All seeds of ssl share one pretrain run, so the intervals do not cover its effect."
+    assert told not in sentences(findings(lay_out(collect(chain))))
+    description = read_json(chain / "sweep.json")
+    for cell in description["cells"]:
+        cell["stages"][0]["folder"] = "ssl-pretrain-0"
+    write_json(chain / "sweep.json", description)
+    grid = lay_out(collect(chain))
+    assert "50.00" in texts(evaluations.table(grid)) and told in sentences(findings(grid))
+
+
 @pytest.mark.parametrize("classes, shown", [(3, False), (5, False), (6, True)])
 def test_the_first_five_of_five_classes_say_nothing(chain, classes, shown):
     """The page, Markdown and a model card leave top-5 out; an evaluator of other images keeps it, whose classes are not told."""

@@ -114,8 +114,9 @@ def _wanted(grid: Grid, column: Any) -> int:
 
 
 def _more_seeds(grid: Grid, wanted: int) -> str:
-    """What makes them so many; empty where seeds are no axis of the sweep, or already as many."""
+    """What makes them so many, or tests every fold as often; empty where seeds are no axis of the sweep, or already as many."""
     seeds = grid.sweep.facts["axes"].get(SEED, [])
+    wanted += -wanted % (grid.folds or 1)
     if not 0 < len(seeds) < wanted:
         return ""
     others = (seed for seed in count() if seed not in seeds)

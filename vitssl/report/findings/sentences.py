@@ -34,7 +34,7 @@ def findings(grid: Grid) -> Findings:
         "Missing": [_missing(grid)],
         grid.axis_name or "Columns": [line for part in parts for line in best.across(part)],
         "Comparison": [line for part in parts for line in best.leading(part)],
-        "One draw": [_one_draw(grid)],
+        "One draw": [_one_draw(grid), *_one_start(grid)],
         "What to take": [recommendation(*place) for place in places],
         "What would decide": [next_steps(grid)],
         "Best epoch": [_best_epoch(grid)],
@@ -111,6 +111,17 @@ def _one_draw(grid: Grid) -> str:
             covered = f"data.{name}.redraw=true draws anew for each seed, and the intervals then cover the draw"
             return f"All seeds train on the same draw of {name} (data.{name}.seed), so the intervals do not cover its effect; {covered}."
     return ""
+
+
+def _one_start(grid: Grid) -> list[str]:
+    """That all seeds of an arm share a run of an earlier stage, so that a spread over them is of what comes after it."""
+    shared: dict[str, list[str]] = {}
+    for row, _, done in grid.models():
+        for i, (stage, run) in enumerate(done[0].stages[:-1]):
+            if len(done) > 1 and all(cell.stages[i][1].path == run.path for cell in done):
+                shared.setdefault(stage, []).append(grid.label(row))
+    rest = "so the intervals do not cover its effect"
+    return [f"All seeds of {listed(labels)} share one {stage} run, {rest}." for stage, labels in shared.items()]
 
 
 def _best_epoch(grid: Grid) -> str:

@@ -14,7 +14,8 @@ def folds_of(cells: Iterable[Cell]) -> int | None:
 
 
 def overlap_of(cells: Iterable[Cell]) -> float:
-    """Test images / training images of their folds; 0 where a seed is not tested on one."""
+    """Test images / training images of their folds, taken whole where a run trains on some of them (``data.images``); 0 where a seed is not
+    tested on one."""
     return 0.0 if (folds := folds_of(cells)) is None else 1 / (folds - 1)
 
 

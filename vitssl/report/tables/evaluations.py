@@ -74,12 +74,13 @@ def telling(run: RunFolder, name: str, metrics: dict[str, float]) -> dict[str, f
 
 
 def _once(grid: Grid) -> list[tuple[list[Entry], str, list[RunFolder]]]:
-    """Every stage's finished seeds with the arms and columns that use them: a pretraining that several share is listed once."""
+    """Every stage's finished seeds with the arms and columns that use them: a pretraining that several share is listed once, and is one
+    where all seeds start from it."""
     found: dict[tuple[Path, ...], tuple[str, list[RunFolder], list[tuple[str, Any]]]] = {}
     for row, column, done in grid.models():
         for i, (stage, _) in enumerate(done[0].stages):
-            runs = [cell.stages[i][1] for cell in done]
-            found.setdefault(tuple(run.path for run in runs), (stage, runs, []))[2].append((grid.label(row), column))
+            runs = {cell.stages[i][1].path: cell.stages[i][1] for cell in done}
+            found.setdefault(tuple(runs), (stage, list(runs.values()), []))[2].append((grid.label(row), column))
     return [(_users(grid, users), stage, runs) for stage, runs, users in found.values()]
 
 
