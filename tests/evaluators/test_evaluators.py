@@ -185,6 +185,8 @@ def test_the_command_line_evaluates_a_pretraining(folder, capsys, monkeypatch):
     assert json.loads(capsys.readouterr().out).keys() == {"top1", "count"}
     assert cli.main(["evaluate", str(run), str(run), "--type", "knn", "--set", "k=3", "pool=mean"]) == 0
     assert [json.loads(line)["run"] for line in capsys.readouterr().out.splitlines()] == ["run", "run"]
+    assert cli.main(["evaluate", str(run), "--type", "knn", "--split", "train", "--shards", config.load(run).data.shards]) == 2
+    assert "--split: each training image would be its own nearest neighbour" in capsys.readouterr().err
     assert cli.main(["evaluate", str(run)]) == 2
     assert f"has no classify objective, so it predicts no classes; {listed(OF_FEATURES)}" in capsys.readouterr().err
     assert cli.main(["evaluate", str(run), "--set", "k=3"]) == 2
@@ -221,13 +223,15 @@ def test_a_name_that_is_taken_is_refused_and_null_switches_one_off(make_run):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ({"split": "train", "shards": "OWN"}, "evals.knn.split: each training image would be its own nearest neighbour"),
         ({"k": 161}, "evals.knn.k: 161 is more than the 160 labelled training images"),
         ({"split": "val"}, "evals.knn.split: there are no such images"),
         ({"split": "nowhere"}, "evals.knn: .*nowhere"),
         ({"shards": "nowhere"}, "evals.knn: .*nowhere"),
     ],
 )
-def test_what_the_images_do_not_allow_is_refused_before_the_first_step(folder, capsys, fields, message):
+def test_what_the_images_do_not_allow_is_refused_before_the_first_step(folder, digits, capsys, fields, message):
+    fields |= {"shards": str(digits)} if fields.get("shards") == "OWN" else {}
     run = folder("run", MAE, KNN, {f"evals.knn.{name}": value for name, value in fields.items()})
     assert train.main([str(run)]) == 2
     assert re.search(message, capsys.readouterr().err) and not (run / "last.pt").exists()

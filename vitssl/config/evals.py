@@ -104,11 +104,15 @@ class FeaturesConfig(EvalConfig):
     )
     blocks: int = 1  # concatenate the features of this many last blocks
 
-    def check_images(self, labelled: int) -> None:
-        """Refuse too few labelled training images to learn from.
+    def check_images(self, labelled: int, same_shards: bool) -> None:
+        """Refuse images that it cannot learn from.
+
+        Args:
+            labelled: how many training images have a label.
+            same_shards: ``shards`` names the Run's own.
 
         Raises:
-            ConfigError: there are none.
+            ConfigError: none has one; or it would look at what it learns from.
         """
         if not labelled:
             raise ConfigError("there is no labelled training image to learn from", "type")
@@ -128,6 +132,9 @@ class FeaturesConfig(EvalConfig):
             yield Problem(f"{name}.pool", f"backbone.name={run.backbone.name} has no {token} token")
 
 
+OWN_NEIGHBOUR = "each training image would be its own nearest neighbour; take val or test"
+
+
 @dataclass
 class KnnConfig(FeaturesConfig):
     """Weighted nearest neighbours by cosine similarity (Wu et al. 2018, as in DINO's code)."""
@@ -136,8 +143,10 @@ class KnnConfig(FeaturesConfig):
     k: int = 20  # number of neighbours
     temperature: float = 0.07  # neighbours are weighted by exp(similarity / temperature)
 
-    def check_images(self, labelled: int) -> None:
-        super().check_images(labelled)
+    def check_images(self, labelled: int, same_shards: bool) -> None:
+        super().check_images(labelled, same_shards)
+        if same_shards and self.split == "train":
+            raise ConfigError(OWN_NEIGHBOUR, "split")
         if self.k > labelled:
             raise ConfigError(f"{self.k} is more than the {labelled} labelled training images", "k")
 
@@ -146,7 +155,7 @@ class KnnConfig(FeaturesConfig):
         yield from less_than(1, self, name, "k")
         yield from not_positive(self, name, "temperature")
         if self.split == "train" and self.shards is None:
-            yield Problem(f"{name}.split", "each training image would be its own nearest neighbour; take val or test")
+            yield Problem(f"{name}.split", OWN_NEIGHBOUR)
 
 
 @dataclass

@@ -100,6 +100,10 @@ class Subject:
             )  # fmt: skip
         return self._loaders[shards, split]
 
+    def is_own(self, shards: str | None) -> bool:
+        """Are these the Run's own shards, by their name?"""
+        return shards is not None and load_index(shards).sha256 == self._data()[0].sha256
+
     def check(self, evals: dict[str, EvalConfig]) -> None:
         """Refuse at the start of a training what would fail after its first epoch, and decode other shards than the Run's: that may
         take longer than GPUs wait for each other later on.

@@ -69,7 +69,7 @@ def check_evaluator(cfg: EvalConfig, index: Index, parts: Split, others: Index |
     if not len(evaluated(*looked_at, cfg.split, index.classes)[0]):
         raise ConfigError(f"no image of {cfg.split} has a label to compare with", "split")
     if isinstance(cfg, FeaturesConfig):
-        cfg.check_images(int((parts.labels[parts.train] != UNLABELLED).sum()))
+        cfg.check_images(int((parts.labels[parts.train] != UNLABELLED).sum()), others is not None and others.sha256 == index.sha256)
 
 
 def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bool = True, run_seed: int = 0) -> Split:
