@@ -99,6 +99,7 @@ def test_lines_over_blocks_are_means_of_heads_and_of_seeds(masked):
     assert firsts == ([0, 1], [0.2, 1.8]) and last == ([0, 1], [0.35, 1.65])  # the last of each: 0.3 and 0.4
     assert all(lines_of(tokens, panel)[scratch] == ([1, 2], [0.2, 0.3]) for panel in range(4))
     assert lines_of(tokens, 4)[ssat] == ([1, 2], [0.75, 0.25])
+    assert drawn["tokens"][0].endswith("(fewer than images). Means over seeds ± standard deviation.")
     for figure in (attention, tokens):
         (legend,) = figure.legends
         assert [text.get_text() for text in legend.get_texts()] == [scratch, ssat]

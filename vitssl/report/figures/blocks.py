@@ -41,7 +41,7 @@ def attention(runs: list[Analysed]) -> Plot:
         f"Attention over {images_of(runs)} images: how far from a patch lies what it attends to, and how evenly it attends to all patches "
         "(means over heads and patches); and the attention that each token receives from all tokens, 1 on average, the class token first."
     )
-    return caption, figure
+    return caption + _seeds(runs), figure
 
 
 def _received(run: Analysed, which: float) -> dict[int, float]:
@@ -65,7 +65,12 @@ def tokens(runs: list[Analysed]) -> Plot:
         f"Patch tokens after each {places}, before the final norm, of {images_of(runs)} images: how far apart two tokens of an image are, "
         "how much features vary over its patches, and in how many directions the images' mean tokens differ (fewer than images)."
     )
-    return caption, figure
+    return caption + _seeds(runs), figure
+
+
+def _seeds(runs: list[Analysed]) -> str:
+    """What bars show, where there are some."""
+    return " Means over seeds ± standard deviation." if any(len(seeds) > 1 for *_, seeds in by_label(runs)) else ""
 
 
 def _lines(axis: Axes, runs: list[Analysed], values: Callable[[Analysed], dict[int, float]], dots: bool = True) -> None:
