@@ -18,6 +18,7 @@ from vitssl.data.index import Index, load_index, named, unwritten
 from vitssl.data.loading.subset import check_evaluator, split_of
 from vitssl.data.sources import webdatasets
 from vitssl.data.sources.opening import open_source
+from vitssl.data.sources.samples import group_numbers
 from vitssl.words import counted, listed
 
 EVALUATED = 1 / 3  # of what it costs to train on an image: a forward pass, and none backward
@@ -54,7 +55,8 @@ def _listed(folder: Path, source: str) -> Index:
     except ConfigError as error:
         raise ConfigError(str(error), "data.source") from None
     labels = {split: np.array([sample.label for sample in samples]) for split, samples in opened.splits.items()}
-    return unwritten(folder, f"{opened.name} (as listed)", opened.classes, labels)
+    group = group_numbers(sample for _, sample in opened.samples()) if opened.grouped else None
+    return unwritten(folder, f"{opened.name} (as listed)", opened.classes, labels, group)
 
 
 @functools.cache

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.data.test_lists import listed, refused, write
+from vitssl.config import ConfigError
+from vitssl.data import shards
 from vitssl.data.sources.held_out import HoldOut, divided
 from vitssl.data.sources.opening import open_source
 from vitssl.data.sources.samples import Sample
@@ -21,6 +25,12 @@ def numbered(root: Path, **counts: int) -> list[tuple[str, str]]:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).touch()
     return rows
+
+
+def draw(root: Path) -> None:
+    """Something to see in each of them."""
+    for path in root.glob("*/*.png"):
+        Image.effect_noise((8, 8), 90).save(path)
 
 
 def test_lists_and_tables_hold_out_the_images_that_folders_do(tmp_path):
@@ -137,6 +147,36 @@ def test_a_class_of_large_groups_is_on_both_sides():
     assert {part: Counter(sample.label for sample in chosen) for part, chosen in parts.items()} == {part: {0: 10, 1: 10} for part in parts}
 
 
+def test_groups_are_kept_with_the_shards_for_folds(tmp_path, capsys):
+    """Of mixed shards too, and of fewer images than were listed; another column of patients makes other shards."""
+    source = f"{patients(tmp_path)}?group=patient"
+    listed = open_source(source)
+    draw(tmp_path)
+    (tmp_path / "cat" / "000.png").write_bytes(b"none")
+    index = shards.build(source, tmp_path / "shards", workers=1, progress=False, skip_bad=True)
+    groups = [sample.group for sample in listed.splits["train"] if sample.name != "cat/000.png"]
+    same = {(a, b): a == b for a, b in itertools.product(groups, groups)}
+    assert all((index.group[i] == index.group[j]) == same[groups[i], groups[j]] for i, j in itertools.combinations(range(len(groups)), 2))
+    again = shards.load_index(tmp_path / "shards")
+    assert np.array_equal(again.group, index.group) and not shards.verify(tmp_path / "shards", workers=1, progress=False)
+    assert f"groups   {len(set(groups))} in train" in shards.info(tmp_path / "shards")
+    plain = shards.build(source.partition("?")[0], tmp_path / "plain", workers=1, progress=False, skip_bad=True)
+    assert plain.group is None and plain.sha256 != index.sha256 and "\ngroups" not in shards.info(tmp_path / "plain")
+    file = tmp_path / "t.csv"
+    file.write_text(file.read_text().replace("cat/001.png;cat;c", "cat/001.png;cat;x"))
+    with pytest.raises(ConfigError, match="the same images in another order or in other groups"):
+        shards.build(source, tmp_path / "shards", workers=1, progress=False, skip_bad=True)
+
+
+def test_groups_of_two_splits_are_told(tmp_path):
+    rows = numbered(tmp_path, a=4)
+    draw(tmp_path)
+    table = "".join(f"{path},{name},{i % 3},{'test' if i > 1 else 'train'}\n" for i, (path, name) in enumerate(rows))
+    (tmp_path / "t.csv").write_text(f"path,label,patient,split\n{table}")
+    shards.build(f"csv:{tmp_path / 't.csv'}?group=patient", tmp_path / "shards", workers=1, progress=False)
+    assert "groups   2 in train, 2 in test\nwarning: 1 group of train also in test\n" in shards.info(tmp_path / "shards")
+
+
 def test_a_patient_with_an_unlabelled_image_stays_in_training(tmp_path):
     """Its other images would be in the test set."""
     source = patients(tmp_path)
@@ -156,7 +196,6 @@ def test_a_patient_with_an_unlabelled_image_stays_in_training(tmp_path):
             "?test=0.2&group=patient",
             "t.csv:3: no patient; write what the image belongs to, or a name of its own",
         ),
-        ("a/1.png,a,1", "?group=patient", "group without test or val, which it keeps together; write test=0.2&group=patient"),
         (
             "a/1.png,a,1\na/2.png,a,1",
             "?test=0.2&group=patient",

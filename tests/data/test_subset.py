@@ -226,5 +226,47 @@ def test_more_folds_than_a_class_has_images_are_refused():
         train_and_heldout(INDEX, Data(shards="x", folds=11), True)
 
 
+def grouped(seed: int) -> Index:
+    """Groups of 1 to 8 images, most of one class, some with unlabelled images."""
+    rng = np.random.default_rng(seed)
+    index = make_index([60, 40, 30], [4, 4, 4], unlabeled=20)
+    groups = [np.sort(rng.integers(first, first + n, size)) for first, n, size in ((0, 18, 60), (16, 14, 40), (40, 10, 30))]
+    index.group = np.concatenate([*groups, np.arange(100, 112), rng.integers(0, 50, 20)])
+    return index
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_folds_and_what_is_held_out_are_whole_groups(seed):
+    index = grouped(seed)
+    parts = [train_and_heldout(index, Data(shards="x", train_split="train+unlabeled", folds=5), False, run_seed=s) for s in range(5)]
+    assert np.array_equal(np.sort(np.concatenate([part.test for part in parts])), np.arange(130)), "each labelled image once"
+    largest = np.bincount(index.group[:130]).max()
+    for part in parts:
+        assert not set(index.group[part.test]) & set(index.group[part.train]), "unlabelled ones of a tested group neither"
+        assert np.abs(np.array(counts(index, part.test)) - [12, 8, 6]).max() <= largest and min(counts(index, part.test)) > 0
+    again = train_and_heldout(index, Data(shards="x", train_split="train+unlabeled", folds=5), False, run_seed=5)
+    assert not any(np.array_equal(again.test, part.test) for part in parts), "the next five draw anew"
+    heldout = train_and_heldout(index, Data(shards="x", train_split="train+unlabeled", val_fraction=0.2), False)
+    assert not set(index.group[heldout.val]) & set(index.group[heldout.train]) and min(counts(index, heldout.val)) > 0
+    assert abs(len(heldout.val) - 26) <= largest and min(counts(index, heldout.train)) > 0
+
+
+def test_groups_of_one_image_are_as_none():
+    """The same sizes of folds and classes in them."""
+    index = make_index([41, 22, 7], [4, 4, 4])
+    index.group = np.arange(len(index))
+    sizes = np.array([counts(index, train_and_heldout(index, Data(shards="x", folds=5), True, run_seed=seed).test) for seed in range(5)])
+    assert (np.ptp(sizes, axis=0) <= 1).all() and np.ptp(sizes.sum(1)) <= 1
+
+
+def test_a_class_in_fewer_groups_than_folds_is_named():
+    index = make_index([40, 20, 10], [4, 4, 4])
+    index.group = np.r_[np.arange(60), np.full(10, 60), np.arange(61, 73)]
+    with pytest.raises(ConfigError, match=r"data\.folds: 5 is more than the groups that these classes are in: class 2 \(1\)"):
+        train_and_heldout(index, Data(shards="x", folds=5), True)
+    with pytest.raises(ConfigError, match=r"data\.val_fraction: too few groups in class 2 \(1\), for one each for train and val"):
+        train_and_heldout(index, Data(shards="x", val_fraction=0.2), True)
+
+
 def fold(index: Index, seed: int, **fields):
     return train_and_heldout(index, Data(shards="x", train_split="train+unlabeled", folds=5, **fields), False, run_seed=seed)

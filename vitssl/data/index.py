@@ -26,14 +26,14 @@ import numpy as np
 from vitssl.atomic import write_atomically
 from vitssl.config import ConfigError
 from vitssl.config.base import closest, did_you_mean
-from vitssl.data.index_schema import COLUMNS, INDEX_FILE, SAMPLES_FILE, UNFINISHED, columns_of
+from vitssl.data.index_schema import COLUMNS, GROUP, INDEX_FILE, SAMPLES_FILE, UNFINISHED, columns_of
 from vitssl.data.pixels.decode import decode
 from vitssl.data.sources.build_line import build_line, holds_runs
 from vitssl.data.sources.splits import spelled
 from vitssl.files import hash_file
 from vitssl.reader import read_whole
 
-SAMPLE = np.dtype({"names": COLUMNS, "formats": ["<i8", "<i8", "<i4", "<i4", "<i4", "<i8"]})
+FORMATS = dict(zip((*COLUMNS, GROUP), ("<i8", "<i8", "<i4", "<i4", "<i4", "<i8", "<i8"), strict=True))
 FORMAT = 2
 FIELDS = ("name", "source", "sha256", "classes", "mean", "std", "shards")
 OF_RUNS = "this is a folder of runs, and holds no shards; name a folder that `vitssl shards build SOURCE FOLDER` wrote"
@@ -58,9 +58,14 @@ class Index:
     height: np.ndarray  # pixels
     width: np.ndarray
     crc32: np.ndarray  # of the encoded image
+    group: np.ndarray | None = None  # number of the patient, scene and so on that it belongs to; None where nothing says so
 
     def __len__(self) -> int:
         return len(self.label)
+
+    @property
+    def columns(self) -> dict[str, np.ndarray]:
+        return {name: getattr(self, name) for name in (*COLUMNS, *([] if self.group is None else [GROUP]))}
 
     @cached_property
     def splits(self) -> list[str]:
@@ -107,19 +112,20 @@ def named(splits: str, there: Collection[str]) -> list[str]:
     return [split for split, perhaps in written if not perhaps or split in there]
 
 
-def unwritten(folder: str | Path, name: str, classes: list[str], labels: dict[str, np.ndarray]) -> Index:
-    """The index of shards that are not written yet: its splits with the labels of their images, and nothing of the images themselves."""
+def unwritten(folder: str | Path, name: str, classes: list[str], labels: dict[str, np.ndarray], group: np.ndarray | None = None) -> Index:
+    """The index of shards that are not written yet: its splits with the labels of their images, their groups, and nothing of the images
+    themselves."""
     shards = [{"name": "", "split": split, "images": len(of_split)} for split, of_split in labels.items()]
     label = np.concatenate(list(labels.values()))
     columns = {column: np.zeros(len(label), np.int64) for column in COLUMNS} | {"label": label}
-    return Index(Path(folder), name, source="", sha256="", classes=classes, mean=[], std=[], shards=shards, **columns)
+    return Index(Path(folder), name, source="", sha256="", classes=classes, mean=[], std=[], shards=shards, **columns, group=group)
 
 
 def write_index(index: Index) -> None:
     """Write the samples, and then `index.json`, which makes a folder of shards whole."""
-    rows, stream = np.empty(len(index), SAMPLE), io.BytesIO()
-    for name in COLUMNS:
-        rows[name] = getattr(index, name)
+    rows, stream = np.empty(len(index), [(name, FORMATS[name]) for name in index.columns]), io.BytesIO()
+    for name, column in index.columns.items():
+        rows[name] = column
     np.save(stream, rows)
     write_atomically(index.folder / SAMPLES_FILE, stream.getbuffer())
     content = {"format": FORMAT} | {name: getattr(index, name) for name in FIELDS}
@@ -136,7 +142,7 @@ def _own_sha256(content: dict[str, Any]) -> str:
 def fingerprint(index: Index) -> str:
     """sha256 over everything in an index that is content: not the name, nor the listing it was built from."""
     content = {name: getattr(index, name) for name in FIELDS if name not in ("name", "source", "sha256")}
-    columns = {name: getattr(index, name).tolist() for name in COLUMNS}
+    columns = {name: column.tolist() for name, column in index.columns.items()}
     # format: of this mapping, not of index.json; another would give every data set another fingerprint, and Runs state theirs
     return sha256_of({"format": 1, **content, "samples": columns})
 

@@ -20,6 +20,7 @@ FILE = Text(pattern=r"[\w-][\w.-]*", what="the name of a file")  # of the folder
 SHARD = {"name": FILE, "split": str, "sha256": str, "images": COUNT, "bytes": COUNT}
 CONTENT = {"name": str, "source": str, "sha256": str, "classes": [str], "mean": [records.SHARE], "std": [records.SHARE], "shards": [SHARD]}
 COLUMNS = ("offset", "size", "label", "height", "width", "crc32")
+GROUP = "group"  # a further column, where images belong together
 
 
 def columns_of(content: dict[str, Any], samples: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -32,7 +33,7 @@ def columns_of(content: dict[str, Any], samples: dict[str, np.ndarray]) -> dict[
         raise ConfigError(problem)
     if not samples.keys() >= set(COLUMNS):
         raise ConfigError(f"samples lacks one of {', '.join(COLUMNS)}")
-    columns = {name: _column(name, samples[name]) for name in COLUMNS}
+    columns = {name: _column(name, samples[name]) for name in (*COLUMNS, GROUP) if name in samples}
     for problem in _column_problems(content, columns):
         raise ConfigError(problem)
     return columns
@@ -59,6 +60,7 @@ def _column_problems(content: dict[str, Any], columns: dict[str, np.ndarray]) ->
     ends = np.repeat(np.array([shard["bytes"] for shard in content["shards"]], np.int64), images)
     offset, size, label, height, width, crc32 = (columns[name] for name in COLUMNS)
     within = {
+        **({GROUP: columns[GROUP] >= 0} if GROUP in columns else {}),
         "label": (label >= -1) & (label < len(content["classes"])),
         "offset": (offset >= 0) & (offset <= ends),
         "size": (size > 0) & (size <= ends - offset),

@@ -15,7 +15,7 @@ from vitssl.data import UNLABELLED
 from vitssl.data.building import findings, near_duplicates
 from vitssl.data.building.writing import Job
 from vitssl.data.index import COLUMNS, Index, fingerprint
-from vitssl.data.sources.samples import Sample, Source
+from vitssl.data.sources.samples import Sample, Source, group_numbers
 
 BAD_IMAGES = "bad_images.txt"
 SHOWN = 20  # bad images on the screen
@@ -56,6 +56,8 @@ def index_of(source: Source, listed: str, out: Path, records: Records) -> Index:
     moments = {split: _moments(split, records) for split in source.splits}
     columns = dict(zip(COLUMNS, rows.T.copy(), strict=True))
     index = Index(out, source.name, listed, "", source.classes, *moments["train"], shards, **columns)
+    if source.grouped:
+        index.group = group_numbers(source.splits[job.split][i] for job, record in records for i in _kept(job, record))
     _refuse_emptied(source, index)
     for split, (mean, std) in moments.items():
         if max(std) < FLAT:

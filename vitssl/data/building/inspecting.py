@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -76,6 +77,7 @@ def info(folder: str | Path) -> str:
         f"std      {' '.join(f'{s:.4f}' for s in index.std)}",
         *([f"counts   {counts}"] if counts else []),
         *([] if "test" in index.splits else [WITHOUT_TEST]),
+        *_group_lines(index),
         *findings.lines(index),
         *_rare_line(index),
         *_order_line(index),
@@ -83,6 +85,16 @@ def info(folder: str | Path) -> str:
         f"{'split':<12}{'images':>10}{'labelled':>10}{'per class':>14}{'pixels (h x w)':>24}{'MB':>10}",
     ]
     return "\n".join(lines + [_info_row(index, split) for split in index.splits])
+
+
+def _group_lines(index: Index) -> list[str]:
+    """How many groups each split has, and which two share some."""
+    if index.group is None:
+        return []
+    groups = {split: set(index.group[index.where(split)].tolist()) for split in index.splits}
+    shared = {(one, other): len(groups[one] & groups[other]) for one, other in combinations(groups, 2)}
+    told = [f"warning: {counted(n, 'group')} of {one} also in {other}" for (one, other), n in shared.items() if n]
+    return [f"groups   {', '.join(f'{len(of_split):,} in {split}' for split, of_split in groups.items())}", *told]
 
 
 def _rare_line(index: Index) -> list[str]:

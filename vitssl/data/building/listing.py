@@ -36,12 +36,13 @@ class Row(NamedTuple):
     name: str
     label: int  # position of its class, or -1
     size: str  # of a file in bytes, of a tar also its time, of an array its shape and checksum
+    group: str = ""
 
 
 def rows(source: Source) -> list[Row]:
     """What a source lists, in its order."""
     size = _size_and_time if isinstance(source, Tars) else _size
-    return [Row(split, sample.name, sample.label, size(sample)) for split, sample in source.samples()]
+    return [Row(split, sample.name, sample.label, size(sample), sample.group) for split, sample in source.samples()]
 
 
 def _size(sample: Sample) -> str:
@@ -57,10 +58,10 @@ def _size_and_time(tar: Sample) -> str:
 
 
 def digest(listed: Iterable[Row], source: Source) -> str:
-    """Fingerprint of rows of a source: of splits, names, labels and sizes."""
+    """Fingerprint of rows of a source: of splits, names, labels, sizes and, where there are some, groups."""
     found = hashlib.sha256(json.dumps(source.head).encode())
     for row in listed:
-        found.update(os.fsencode("\0".join(map(str, row)) + "\n"))
+        found.update(os.fsencode("\0".join(map(str, row if row.group else row[:-1])) + "\n"))
     return found.hexdigest()
 
 
@@ -136,7 +137,8 @@ def difference(index: Index, listed: list[Row], source: Source) -> str:
     path = index.folder / FILE
     now = {(row.split, row.name): (_class(row, classes), row.size) for row in listed}
     parts += _files(what, _read(path), now) if path.exists() else _counts(index, listed)
-    same = f"the same {what}s in another order" + " or read with other options" * (what == "tar")
+    grouped = " or in other groups" * any(row.group for row in listed)
+    same = f"the same {what}s in another order" + grouped + " or read with other options" * (what == "tar")
     return "; ".join(filter(None, parts)) or same
 
 

@@ -3,7 +3,8 @@
 In this order: one of `data.folds` leaves `data.train_split` to be the test set; `data.images` thins out what is left of it;
 `data.val_fraction` of the rest is held out, or the separate split `data.val_split` is; `data.labels` hides labels of what then remains.
 Each draw ranks all images by one seeded permutation, or leaves them in the index's order, and takes the first of every class, so that with
-one seed a smaller subset lies within a larger one.
+one seed a smaller subset lies within a larger one. Where images belong together (`Index.group`), a fold and what is held out are whole
+groups, and nothing of these groups is trained on.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from vitssl.config import ConfigError, Data, Run, Subset, classifies, needs_labe
 from vitssl.config.evals import EvalConfig, FeaturesConfig
 from vitssl.data import UNLABELLED
 from vitssl.data.index import Index
+from vitssl.data.loading import groups
 from vitssl.words import few, first_few
 
 
@@ -86,11 +88,11 @@ def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bo
     images = _where(index, data.train_split, "data.train_split")
     fold = None if data.folds is None else _fold(index, images, data.folds, run_seed)
     if fold is not None:
-        images = images[~_among(fold, index)[images]]
+        images = images[~groups.with_others(index, fold)[images]]
     if data.images is not None:
         images = take(index, images, data.images, "data.images", run_seed)
     val = _validation(index, images, data, evaluated)
-    train = images[~_among(val, index)[images]] if data.val_fraction else images
+    train = images[~groups.with_others(index, val)[images]] if data.val_fraction else images
     labels = index.label.copy()
     if data.labels is not None:
         labelled = train[labels[train] >= 0]
@@ -150,6 +152,8 @@ def _fold(index: Index, images: np.ndarray, folds: int, run_seed: int) -> np.nda
     labelled = images[index.label[images] != UNLABELLED]
     _check_per_class(index, index.label[labelled], folds, "data.folds")
     order = _shuffled(len(index), run_seed // folds, "data.folds", labelled)
+    if index.group is not None:
+        return np.sort(order[groups.folds(index, order, folds) == run_seed % folds])
     by_label = order[np.argsort(index.label[order], kind="stable")]
     return np.sort(by_label[run_seed % folds :: folds])
 
@@ -160,7 +164,10 @@ def _validation(index: Index, images: np.ndarray, data: Data, evaluated: bool) -
         return _held_out(index, data.val_split, "data.val_split", evaluated)
     if not data.val_fraction:
         return np.empty(0, dtype=np.int64)
-    order = _shuffled(len(index), data.val_seed, "data.val_fraction", images[index.label[images] >= 0])
+    labelled = images[index.label[images] >= 0]
+    if index.group is not None:
+        return groups.held_out(index, labelled, data.val_fraction, data.val_seed)
+    order = _shuffled(len(index), data.val_seed, "data.val_fraction", labelled)
     labels = index.label[order]
     of_class = _per_class(index, labels)
     counts = np.minimum((of_class - 1).clip(0), _shares(data.val_fraction, of_class))

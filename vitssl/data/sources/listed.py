@@ -65,8 +65,6 @@ def open_csv(path: str, options: Options) -> Source:
     refuse_twice(source, options)
     group = options.get("group", [""])[-1]
     asked = held_out.asked(source, options, unit=f"values of {group}" if group else "images")
-    if group and not asked.shares:
-        raise ConfigError(f"{source}: group without test or val, which it keeps together; write test=0.2&group={group}")
     rows = tables.read_csv(file, {what: values[0] for what, values in options.items() if what not in held_out.OPTIONS})
     held_out.refuse_drawn_twice(asked, options, rows)
     return _from_rows(file.stem, file.parent, rows, asked)
@@ -84,7 +82,7 @@ def _from_rows(name: str, root: Path, rows: dict[str, list[lists.Row]], asked: h
     classes = list(names.values())
     if "train" in splits:
         splits |= held_out.divided(asked, classes, splits["train"], groups["train"], elsewhere)
-    return Source(name, classes, splits)
+    return Source(name, classes, splits, grouped=any(row.group for row in itertools.chain(*rows.values())))
 
 
 def _check(row: lists.Row) -> None:
@@ -106,7 +104,7 @@ def _sample(root: Path, row: lists.Row, split: str, labels: dict[str, int]) -> S
         raise ConfigError(f"{row.where}: there is no image {path}{_several_columns(row)}")
     if row.label not in labels:
         raise ConfigError(f"{row.where}: class {row.label!r} of split {split!r} does not occur in the train split")
-    return Sample(row.path, labels[row.label], path)
+    return Sample(row.path, labels[row.label], path, row.group)
 
 
 def _several_columns(row: lists.Row) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ class Sample(NamedTuple):
     name: str  # for messages: a path relative to the source, or a number
     label: int  # position of the class in `Source.classes`, or -1
     image: str | np.ndarray  # path of an image file or of the tar that holds it, or pixels (H, W) or (H, W, 3)
+    group: str = ""  # what it is not to be parted from, a patient's other images for example; "": nothing
 
 
 @dataclass
@@ -34,6 +36,7 @@ class Source:
     name: str
     classes: list[str]
     splits: dict[str, Sequence[Sample]]
+    grouped: bool = dataclasses.field(default=False, kw_only=True)  # samples say which group they are of
 
     def samples(self) -> Iterator[tuple[str, Sample]]:
         for split, samples in self.splits.items():
@@ -43,6 +46,12 @@ class Source:
     def head(self) -> list[Any]:
         """What makes another data set of the same samples."""
         return self.classes
+
+
+def group_numbers(samples: Iterable[Sample]) -> np.ndarray:
+    """Of each sample the number of its group, int64; one without a group is the only one of its number."""
+    numbers: dict[str | int, int] = {}
+    return np.array([numbers.setdefault(sample.group or i, len(numbers)) for i, sample in enumerate(samples)], dtype=np.int64)
 
 
 @dataclass(frozen=True)
