@@ -275,4 +275,16 @@ def test_shards_of_other_classes_are_refused_with_both(trained: Path, tmp_path: 
     shards.build("digits", tmp_path / "digits")
     assert cli.main(["evaluate", str(trained), "--shards", str(tmp_path / "digits")]) == 2
     error = capsys.readouterr().err
-    assert "digits: its classes are 0, 1, 2, 3, ... (10), and this run was trained on a and b\n" in error
+    assert "digits: it has images of 0, 1, 2, 3, ... (10), and this run was trained on a and b\n" in error
+
+
+def test_shards_of_some_of_the_classes_are_evaluated_by_their_names(trained: Path, tmp_path: Path, capsys) -> None:
+    """Class b is the first one there."""
+    for number in range(9):
+        (tmp_path / "photos" / "b").mkdir(parents=True, exist_ok=True)
+        Image.effect_noise((20, 20), 20 * number).save(tmp_path / "photos" / "b" / f"{number}.png")
+    shards.build(f"folder:{tmp_path / 'photos'}?test=0.9", tmp_path / "shards", workers=1, progress=False)
+    assert cli.main(["evaluate", str(trained), "--shards", str(tmp_path / "shards"), "--split", "train+test"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    of_b = (vitssl.load(trained).predict(sorted((tmp_path / "photos" / "b").iterdir())).argmax(1) == 1).float().mean().item()
+    assert found["count"] == 9 and found["top1"] == pytest.approx(100 * of_b) == pytest.approx(found["balanced_accuracy"])

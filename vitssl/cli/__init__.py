@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     add = command(commands, "evaluate", _evaluate, what, settings)
     add("folders", nargs="+", metavar="folder", type=Path, help="run folder; several print one line each")
     add("--type", default="classification", help=f"{', '.join(KINDS)}; of these {listed(OF_FEATURES)} look at features")
-    add("--shards", help="other shards with the same classes")
+    add("--shards", help="other shards, of the same classes or some of them, by their names")
     add("--split", default="test", help="train, val (held out) or test as defined by the run's data, or a split of the shards")
     add_set(add, "fields of the evaluator, for example --type knn --set k=10")
     add_weights(add, choices=None)  # the evaluator's fields say which

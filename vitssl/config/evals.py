@@ -62,7 +62,7 @@ class EvalConfig:
     classifies: ClassVar[bool] = False  # by the Run's classifier
     metrics: ClassVar[tuple[str, ...]] = ("top1", "top5")  # those of METRICS that it gives
     type: str = "classification"  # classification, knn or linear; left out: as it is named, or else classification
-    shards: Optional[str] = None  # shards of other images with the same classes; null: the Run's
+    shards: Optional[str] = None  # shards of other images, of the same classes or some of them; null: the Run's
     split: str = "test"  # train, val (held out) or test, as data defines them; or the name of a split of the shards
     weights: Literal["model", "ema", "teacher"] = "model"  # ema: those averaged by loop.ema_decay; teacher: those of an objective's teacher
     every: Optional[int] = None  # epochs between evaluations; null: loop.eval_every; 0: at the end only

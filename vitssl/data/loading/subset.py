@@ -46,7 +46,7 @@ def evaluated(index: Index, parts: Split | None, split: str, classes: list[str])
         classes: the Run's.
 
     Raises:
-        ConfigError: there is no such split, the Run holds no images out, or other shards have other classes.
+        ConfigError: there is no such split, the Run holds no images out, or other shards have classes that the Run does not know.
     """
     own = {} if parts is None else {"train": parts.train, "val": parts.val, "test": parts.test}
     unheld = split not in ("train", "test") and split in index.splits and not (own and np.isin(index.where(split), own["train"]).any())
@@ -54,10 +54,10 @@ def evaluated(index: Index, parts: Split | None, split: str, classes: list[str])
         positions, labels = own[split], parts.labels if split == "train" else index.label
         if not len(positions):
             raise ConfigError("there are no such images; data.val_split or data.val_fraction holds out some (val)", "split")
-    elif index.classes != classes:
-        raise ConfigError(f"{index.folder}: its classes are {few(index.classes)}, and this run was trained on {few(classes)}")
-    else:
-        positions, labels = index.where(split), index.label
+    elif unknown := [name for name in index.classes if name not in classes]:
+        raise ConfigError(f"{index.folder}: it has images of {few(unknown)}, and this run was trained on {few(classes)}")
+    else:  # by the names of classes, of which some may have no image
+        positions, labels = index.where(split), np.array([*map(classes.index, index.classes), UNLABELLED])[index.label]
     return positions[labels[positions] != UNLABELLED], labels
 
 
