@@ -141,7 +141,10 @@ SELECTIONS = ANALYSED | {
     "grid": [POSITIVE_COUNT, ...], "sizes": [COUNT, ...], "locality": [METRIC], "locality_random": [METRIC], "iou": [[METRIC]],
     "selection": str,
 }  # fmt: skip
-ATTENTION = ANALYSED | {"blocks": {...: {"distance": [METRIC, ...], "entropy": [METRIC, ...], "received": [METRIC, ...]}}}
+ATTENTION = ANALYSED | {
+    "distance_if_equal": AMOUNT,
+    "blocks": {...: {"distance": [METRIC, ...], "entropy": [METRIC, ...], "received": [METRIC, ...]}},
+}
 TOKENS = ANALYSED | {
     "place": str, "spectrum": [METRIC],
     "blocks": {...: {"distance": METRIC, "cosine_distance": METRIC, "variance": METRIC, "rank": METRIC}},

@@ -177,6 +177,7 @@ def test_attention_is_that_of_slow_loops(trained, backbone: dict) -> None:
     with attention.recorded(vit, [0, 1]) as maps, torch.no_grad():
         network.encode(torch.cat([batch.views["main"] for batch in sample.batches()]))
     facts, places = attention.measure(network, sample).facts, list(itertools.product((0, 0.5), (0, 0.5)))
+    assert facts["distance_if_equal"] == pytest.approx((2 + 2**0.5) / 8)
     assert facts["prefix"] == vit.num_prefix_tokens == 1 + backbone.get("reg_tokens", 0)
     for i, P in itertools.product(range(2), [facts["prefix"]]):
         rows = maps[i].double()

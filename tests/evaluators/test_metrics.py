@@ -54,11 +54,11 @@ def test_area_under_curve_is_the_share_of_pairs_in_the_right_order(K):
 
 
 def test_an_area_has_delongs_variance():
-    """Their Eq. 5, pair by pair: the variance of the shares inside over the images inside, and of those outside over these."""
+    """Their Eqs. 3 to 5, pair by pair: the sample variance of the shares inside over the images inside, and of those outside over these."""
     probabilities_NK, labels_N = some(2)
     inside, outside = (probabilities_NK[labels_N == k, 1].astype(float) for k in (1, 0))
     wins = np.array([[(a > b) + (a == b) / 2 for b in outside] for a in inside])
-    expected = sum((share.var() / len(share)) for share in (wins.mean(1), wins.mean(0)))
+    expected = sum((share.var(ddof=1) / len(share)) for share in (wins.mean(1), wins.mean(0)))
     found_N = area_under_curve(probabilities_NK, labels_N)
     assert found_N.var() / len(found_N) == pytest.approx(expected, rel=1e-5)
 

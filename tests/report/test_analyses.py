@@ -36,7 +36,7 @@ def leave_blocks(run: Path, by_block: list[float], place: str = "block", spectru
     (run / "analysis").mkdir(exist_ok=True)
     facts = {"images": 9, "weights": "model"}
     heads = {str(i): {"distance": [x, x + 0.2], "entropy": [x, x], "received": [x, 2 - x]} for i, x in enumerate(by_block, 1)}
-    (run / "analysis" / "attention.json").write_text(json.dumps(facts | {"prefix": 1, "blocks": heads}))
+    (run / "analysis" / "attention.json").write_text(json.dumps(facts | {"distance_if_equal": 0.52, "blocks": heads}))
     blocks = {str(i): dict.fromkeys(("distance", "cosine_distance", "variance", "rank"), x) for i, x in enumerate(by_block, 1)}
     (run / "analysis" / "tokens.json").write_text(json.dumps(facts | {"place": place, "blocks": blocks, "spectrum": spectrum}))
 
@@ -99,7 +99,7 @@ def test_lines_over_blocks_are_means_of_heads_and_of_seeds(masked):
     assert firsts == ([0, 1], [0.2, 1.8]) and last == ([0, 1], [0.35, 1.65])  # the last of each: 0.3 and 0.4
     assert all(lines_of(tokens, panel)[scratch] == ([1, 2], [0.2, 0.3]) for panel in range(4))
     assert lines_of(tokens, 4)[ssat] == ([1, 2], [0.75, 0.25])
-    assert drawn["tokens"][0].endswith("(fewer than images). Means over seeds ± standard deviation.")
+    assert drawn["tokens"][0].endswith("(fewer than images). Means over 1 or 2 seeds ± standard deviation.")
     for figure in (attention, tokens):
         (legend,) = figure.legends
         assert [text.get_text() for text in legend.get_texts()] == [scratch, ssat]

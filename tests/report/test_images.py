@@ -215,6 +215,17 @@ def test_its_spread_is_that_of_the_metric_over_other_draws_of_the_images(name, d
     assert low < PARTS[name](saved).std(ddof=1) / sqrt(N) / np.std(again) < high
 
 
+def test_recalls_of_few_images_spread_as_samples_do():
+    """Each class's n - 1: 1 of 4 and 2 of 3 right, and half of both."""
+    hits_N, sure = np.array([1, 0, 0, 0, 1, 1, 0]), np.ones(7, np.float32)
+    labels_N = np.array([0] * 4 + [1] * 3)
+    saved = Predictions(["a", "b"], labels_N, np.where(hits_N, labels_N, 1 - labels_N), sure, hits_N > 0, 1 - sure)
+    parts_N = PARTS["balanced_accuracy"](saved)
+    assert parts_N.mean() == pytest.approx(50 * (1 / 4 + 2 / 3))
+    variance = 50**2 * (hits_N[:4].var(ddof=1) / 4 + hits_N[4:].var(ddof=1) / 3)
+    assert parts_N.var(ddof=0) / 7 == pytest.approx(variance)
+
+
 def test_what_another_draw_of_images_does_not_change_has_no_interval():
     """Always right of one class and never of the other: whatever their shares are in a draw, the mean of the recalls is a half."""
     sure, right = np.ones(100, np.float32), np.arange(100) < 90

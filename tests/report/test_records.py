@@ -142,7 +142,7 @@ BLOCKS = [
 @pytest.mark.parametrize("blocks", [{}, {"first": {}}, {"1": {"distance": []}}])
 def test_an_analysis_without_blocks_or_numbers_is_damage(folder, capsys, name, blocks):
     (folder / "scratch-train-0" / "analysis").mkdir()
-    facts = {"images": 9, "weights": "model", "place": "block", "spectrum": [], "blocks": blocks}
+    facts = {"images": 9, "weights": "model", "place": "block", "spectrum": [], "distance_if_equal": 0.5, "blocks": blocks}
     (folder / "scratch-train-0" / "analysis" / f"{name}.json").write_text(json.dumps(facts))
     assert cli.main(["report", str(folder)]) == 0
     assert f"analysis/{name}.json: unexpected content (blocks" in capsys.readouterr().err

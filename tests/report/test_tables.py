@@ -272,7 +272,7 @@ def test_other_readings_carry_their_name_only_there(sweep):
     make = {("ssat", "cifar10", 0): {"done": done}}
     laid_out = lay_out(collect(sweep({"ssat": 80.0}, {"data": ["cifar10"], "seed": [0]}, make=make)))
     table = evaluations.readings(laid_out)
-    assert table.header == ["arm", "top-1 at the best validation epoch", "best on the TEST set"]
+    assert table.header == ["arm", "top-1 at the best validation epoch", "best top-1 on the TEST set"]
     assert texts(table) == {"ssat": ["79.00", "80.30"]}
     assert "80.30" not in str(texts(main_table.table(laid_out)))
 

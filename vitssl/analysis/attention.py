@@ -78,7 +78,7 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
                 sums[i] = [total + values.sum(0).double().cpu() for total, values in zip(before, of_batch, strict=True)]
     names, count = ("distance", "entropy", "received"), len(sample.positions)
     blocks = {str(i + 1): dict(zip(names, ((total / count).tolist() for total in sums[i]), strict=True)) for i in sorted(sums)}
-    return Numbers({"prefix": backbone.num_prefix_tokens, "blocks": blocks})
+    return Numbers({"prefix": backbone.num_prefix_tokens, "distance_if_equal": apart_NN.mean().item(), "blocks": blocks})
 
 
 def apart(grid: tuple[int, ...]) -> Tensor:

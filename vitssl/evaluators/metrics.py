@@ -48,7 +48,8 @@ def _placements(scores_N: np.ndarray, inside_N: np.ndarray) -> np.ndarray:
         share_N[chosen_N] = (ranks_N[chosen_N] - _ranks(scores_N[chosen_N])) / counts[not side]
     share_N[~inside_N] = 1 - share_N[~inside_N]
     area = share_N[inside_N].mean()
-    return area + (share_N - area) * np.where(inside_N, N / counts[True], N / counts[False])
+    weights = {side: N / count * np.sqrt(count / max(count - 1, 1)) for side, count in counts.items()}  # spreads are those of samples
+    return area + (share_N - area) * np.where(inside_N, weights[True], weights[False])
 
 
 def _ranks(values_N: np.ndarray) -> np.ndarray:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from vitssl.files import read_json
-from vitssl.report.figures.style import MARKERS
 
 
 @dataclass
@@ -28,13 +27,11 @@ class Analysed:
         return cls(named, facts, path.with_suffix(".npz"), look)
 
 
-def by_label(runs: list[Analysed]) -> Iterator[tuple[str, dict[str, Any], list[Analysed]]]:
-    """What has a name, how its line looks, and its runs, which are its seeds. Of an arm with several names each has a marker of its own."""
+def by_label(runs: list[Analysed]) -> Iterator[tuple[str, int, list[Analysed]]]:
+    """What has a name, its place among the names of its arm, which look alike, and its runs, which are its seeds."""
     for label in dict.fromkeys(run.label for run in runs):
         seeds = [run for run in runs if run.label == label]
-        look = seeds[0].look
-        of_arm = list(dict.fromkeys(run.label for run in runs if run.look == look))
-        yield label, look | {"marker": MARKERS[(MARKERS.index(look["marker"]) + of_arm.index(label)) % len(MARKERS)]}, seeds
+        yield label, list(dict.fromkeys(run.label for run in runs if run.look == seeds[0].look)).index(label), seeds
 
 
 def images_of(runs: list[Analysed]) -> str:

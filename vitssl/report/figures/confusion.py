@@ -28,7 +28,7 @@ def plot(grid: Grid) -> Plot | None:
 
 def _draw(axis: Axes, c: Confusion, title: str) -> None:
     K = len(c.classes)
-    share_KK = 100 * c.counts_KK / np.maximum(c.counts_KK.sum(1, keepdims=True), 1e-9)
+    share_KK = (100 * c.counts_KK / np.maximum(c.counts_KK.sum(1, keepdims=True), 1e-9)).round(6)
     colour_KK3 = np.broadcast_to(to_rgb(COLOURS[0]), (K, K, 3))  # as strong as the share, on paper of any colour
     axis.imshow(np.concatenate([colour_KK3, share_KK[..., None] / 100], axis=2), interpolation="nearest")
     axis.grid(False)
@@ -41,4 +41,4 @@ def _draw(axis: Axes, c: Confusion, title: str) -> None:
         centred = {"ha": "center", "va": "center", "fontsize": 8 if K <= 10 else 6.5}
         for (i, j), share in np.ndenumerate(share_KK):
             if share >= 0.5:
-                axis.text(j, i, f"{share:.0f}", color=WHITE if share > 60 else INK, **centred)
+                axis.text(j, i, f"{int(share + 0.5)}", color=WHITE if share > 60 else INK, **centred)

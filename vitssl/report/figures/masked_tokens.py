@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from vitssl.report.figures import style
 from vitssl.report.figures.analysed import Analysed, by_label, images_of
-from vitssl.report.figures.style import COLOURS, Plot
+from vitssl.report.figures.style import COLOURS, MARKERS, Plot
 
 DIMMED, GREY = 0.8, 0.6  # how far a patch that is not selected goes to which grey
 MOST_ROWS = 7  # of the masked tokens, those of a figure; of more some are drawn
@@ -113,7 +113,8 @@ def mask_attention(runs: list[Analysed]) -> Plot:
     axes = figure.subplots(2, len(counts), squeeze=False)
     for (whole, share), count in zip(axes.T, counts, strict=True):
         here = [run for run in runs if run.facts["masked_tokens"] == count]
-        for label, look, seeds in by_label(here):
+        for label, place, seeds in by_label(here):
+            look = seeds[0].look | {"marker": MARKERS[(MARKERS.index(seeds[0].look["marker"]) + place) % len(MARKERS)]}
             _attention_lines(whole, seeds, "mean", label, look)
             _attention_lines(share, seeds, "share", label, look)
         for tokens in sorted({run.facts["tokens"] for run in here}):

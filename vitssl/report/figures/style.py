@@ -79,10 +79,10 @@ def add_legend(figure: Figure, grid: Grid, rows: list[Row], line: str = "") -> N
 
 def name_below(figure: Figure, looks: dict[str, dict[str, Any]], line: str) -> None:
     """Say below a figure, whose panels keep their height, what looks how."""
-    handles = [Line2D([], [], linestyle=line, markersize=6, label=label, **looks[label]) for label in looks]
+    handles = [Line2D([], [], label=label, **{"linestyle": line, "markersize": 6} | one) for label, one in looks.items()]
     across = max(1, min(len(looks), int(figure.get_figwidth() * 13 / (max(map(len, looks)) + 6))))  # 13 letters an inch
     figure.set_figheight(figure.get_figheight() + LINE_IN * -(-len(looks) // across))
-    figure.legend(handles=handles, loc="outside lower left", ncols=across, fontsize=8)
+    figure.legend(handles=handles, loc="outside lower left", ncols=across, fontsize=8, handlelength=3)
 
 
 def mark(axis: Axes, y: float, label: str) -> None:

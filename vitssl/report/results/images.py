@@ -83,11 +83,11 @@ def _loss(saved: Predictions) -> np.ndarray:
 
 
 def _balanced_accuracy(saved: Predictions) -> np.ndarray:
-    """The mean of the recalls of the classes that have images."""
+    """The mean of the recalls of the classes that have images; of few images a class's spread is that of a sample (n - 1)."""
     K, N, hit_N = len(saved.classes), len(saved.labels_N), _top1(saved)
     counts_K = np.bincount(saved.labels_N, minlength=K)
     recall_K, present = np.bincount(saved.labels_N, weights=hit_N, minlength=K) / np.maximum(counts_K, 1), np.count_nonzero(counts_K)
-    weight_K = N / (np.maximum(counts_K, 1) * present)
+    weight_K = N / (np.maximum(counts_K, 1) * present) * np.sqrt(counts_K / np.maximum(counts_K - 1, 1))
     return recall_K.sum() / present + (hit_N - recall_K[saved.labels_N]) * weight_K[saved.labels_N]
 
 

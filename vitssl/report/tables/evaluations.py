@@ -134,7 +134,8 @@ def _quality(c: Confusion, k: int) -> list[Entry]:
 
 def readings(grid: Grid) -> Table | None:
     """Other accuracies of the same runs: what choosing the epoch on the test set or on held-out images would give."""
-    kinds = {"test_ema": "top-1 of averaged weights", "selected": "top-1 at the best validation epoch", "test_best": "best on the TEST set"}
+    kinds = {"test_ema": "top-1 of averaged weights", "selected": "top-1 at the best validation epoch"}
+    kinds["test_best"] = "best top-1 on the TEST set"
     kinds = {k: name for k, name in kinds.items() if any(grid.scores(r, c, k, "top1") for r in grid.rows for c in grid.columns)}
     if all(grid.scores(r, c, "test_best", "top1") == grid.scores(r, c, "test", "top1") for r in grid.rows for c in grid.columns):
         kinds.pop("test_best", None)  # of a single evaluation
@@ -146,6 +147,7 @@ def readings(grid: Grid) -> Table | None:
         rows.append([Entry(grid.label(row)), *(Entry(plus_minus(s) if s else DASH) for s in scores)])
     groups = [("", 1), *((grid.name(c) or "accuracy", len(kinds)) for c in grid.columns)]
     caption = (
-        "“Best on the TEST set” chooses the epoch on the test images themselves, which flatters every arm; no other number here does so."
+        "“Best top-1 on the TEST set” chooses the epoch on the test images themselves, which flatters every arm; no other number here "
+        "does so."
     )
     return Table("Other readings of the same runs", ["arm", *list(kinds.values()) * len(grid.columns)], rows, caption, groups)
