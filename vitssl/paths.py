@@ -12,6 +12,8 @@ from vitssl.files import check_new, runs_that_begin
 from vitssl.sweep_folder import is_sweep
 from vitssl.words import counted, note
 
+NO_RUNS = ("report", "source")  # folders in a sweep's
+
 
 def run_folder(path: Path) -> Path:
     """The folder of a run, from that folder, the run.yaml in it, or the beginning of its name that no other run's has.
@@ -46,12 +48,13 @@ def run_folder(path: Path) -> Path:
 
 
 def run_folders(paths: Sequence[Path]) -> list[Path]:
-    """The folders of several runs, without what else a sweep's folder holds: ``runs/NAME/*`` names its report and its source too.
+    """The folders of several runs, without what else a sweep's folder holds: ``runs/NAME/*`` names its files, report and source too.
 
     Raises:
         ConfigError: as `run_folder`.
     """
-    meant = [path for path in paths if is_run(path) or not (path.exists() and is_sweep(path.parent))]
+    beside = [path for path in paths if is_sweep(path.parent) and not is_run(path) and (path.is_file() or path.name in NO_RUNS)]
+    meant = [path for path in paths if path not in beside]
     return [run_folder(path) for path in meant or paths[:1]]
 
 

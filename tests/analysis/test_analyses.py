@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -171,16 +172,15 @@ def test_attention_to_one_token_alone_by_hand() -> None:
 
 @pytest.mark.parametrize("backbone", [{"masked_tokens": None}, {}, {"attention": "local", "reg_tokens": 1}])
 def test_attention_is_that_of_slow_loops(trained, backbone: dict) -> None:
-    """Of 70 images, in two passes; of patches on 2 x 4 of a grid that is no square."""
+    """Of 70 images, in two passes."""
     network = trained({"backbone": backbone, "backbone.patch_size": 4})
     vit, sample = network.model.backbone, Sample(network, count=70)
     with attention.recorded(vit, [0, 1]) as maps, torch.no_grad():
         network.encode(torch.cat([batch.views["main"] for batch in sample.batches()]))
     facts, places = attention.measure(network, sample).facts, list(itertools.product((0, 0.5), (0, 0.5)))
     assert facts["distance_if_equal"] == pytest.approx((2 + 2**0.5) / 8)
-    assert facts["prefix"] == vit.num_prefix_tokens == 1 + backbone.get("reg_tokens", 0)
-    for i, P in itertools.product(range(2), [facts["prefix"]]):
-        rows = maps[i].double()
+    for i in range(2):
+        rows, P = maps[i].double(), vit.num_prefix_tokens
         far, even = torch.zeros(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64)
         for s, h, q in itertools.product(range(70), range(2), range(4)):
             weights = rows[s, h, P + q, P : P + 4] / rows[s, h, P + q, P : P + 4].sum()
@@ -225,6 +225,9 @@ def test_the_spectrum_is_that_of_the_covariance() -> None:
     values_D = np.linalg.eigvalsh(np.cov(vectors_SD.double().numpy().T))[::-1]
     assert moments.spectrum().tolist() == pytest.approx((values_D / values_D.sum()).tolist())
     assert tokens.effective_rank(torch.tensor([0.25] * 4 + [0.0])) == pytest.approx(4)
+    same = tokens.Moments(192)  # up to the rounding of a network's float32
+    same.add(3 + 1e-6 * torch.randn(1000, 192))
+    assert tokens.effective_rank(same.spectrum()) == 0 and not same.spectrum().any()
     one = tokens.Moments(8)
     one.add(torch.randn(30, 1) * torch.arange(8))
     assert tokens.effective_rank(one.spectrum()) == pytest.approx(1, abs=1e-6)
@@ -249,6 +252,16 @@ def test_tokens_of_every_place_that_has_several(untrained_run, layer: dict, plac
         shares_D = values_D[values_D > 0] / values_D.sum()
         assert facts["blocks"][str(i + 1)] == pytest.approx(measured | {"rank": np.exp(-(shares_D * np.log(shares_D)).sum())}, rel=1e-3)
     assert facts["spectrum"][:3] == pytest.approx(values_D[::-1][:3] / values_D.sum(), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["attention", "tokens"])
+def test_a_network_that_diverged_is_one_line(untrained_run, name: str, capsys) -> None:
+    folder = untrained_run(MASKED)
+    saved = torch.load(folder / "last.pt")
+    saved["model"]["backbone.blocks.0.mlp.fc1.weight"].mul_(1e30)
+    torch.save(saved, folder / "last.pt")
+    assert cli.main(["analyze", str(folder), name, "--images", "5"]) == 2
+    assert re.search(r"\nerror: .*/run: the (features|attention weights) of block \d are not finite\n$", capsys.readouterr().err)
 
 
 def test_a_sample_is_drawn_by_its_seed(trained) -> None:
@@ -313,7 +326,11 @@ def test_a_number_that_cannot_be_is_named(untrained_run, words: list[str], capsy
         (MASKED, ["selections", "--split", "extra"], "there is no split 'extra'"),
         (MASKED, ["selections", "--weights", "teacher"], "holds no teacher"),
         (MASKED, ["selections", "--shards", "gone"], "gone/index.json does not exist"),
-        (CONVOLUTIONS, ["attention"], "run: the attention of resnet8 is not between all tokens; `vitssl analyze RUN tokens` looks at any"),
+        (
+            CONVOLUTIONS,
+            ["attention"],
+            "resnet8: attention is looked at in ViTs and T2T-ViTs alone; `vitssl analyze RUN tokens` takes any",
+        ),
         ({"backbone.patch_size": 8}, ["attention"], "vit_pico makes a single patch of an image of 8 px"),
         ({"backbone.patch_size": 8}, ["tokens"], "vit_pico makes a single token of an image of 8 px"),
         ({}, ["tokens", "--images", "1"], "--images: a covariance needs two images at least"),

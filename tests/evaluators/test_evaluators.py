@@ -224,6 +224,8 @@ def test_a_name_that_is_taken_is_refused_and_null_switches_one_off(make_run):
     ("fields", "message"),
     [
         ({"split": "train", "shards": "OWN"}, "evals.knn.split: each training image would be its own nearest neighbour"),
+        ({"split": "train+test"}, "evals.knn.split: each training image would be its own nearest neighbour"),
+        ({"split": "test+train", "shards": "OWN"}, "evals.knn.split: each training image would be its own nearest neighbour"),
         ({"k": 161}, "evals.knn.k: 161 is more than the 160 labelled training images"),
         ({"split": "val"}, "evals.knn.split: there are no such images"),
         ({"split": "nowhere"}, "evals.knn: .*nowhere"),

@@ -6,7 +6,7 @@ import csv
 
 import pytest
 
-from vitssl.report.findings.advice import next_steps, recommendation
+from vitssl.report.findings.advice import _evenly, next_steps, recommendation
 from vitssl.report.findings.sentences import headlines, sentences
 from vitssl.report.pages import spreadsheet
 from vitssl.report.results.best import across, best, corrected, near_best, undecided
@@ -245,3 +245,4 @@ def test_of_folds_every_one_is_tested_as_often(grid):
     }
     made = grid({"a": 70.0, "b": lambda at: 70.0 + 9 * at["seed"]}, {"seed": [0, 1]}, stages=stages, baseline="a")
     assert "'axes.seed=[0,1,2,3,4,5]' for more seeds" in next_steps(made)
+    assert _evenly([0, 3, 6], 5, 3) == [0, 3, 6, 1, 2, 4, 5, 7, 8] and _evenly([4, 7], 5, 1) == [4, 7, 0, 1, 2]

@@ -94,6 +94,8 @@ def test_lines_over_blocks_are_means_of_heads_and_of_seeds(masked):
     scratch, ssat = "scratch, train, x", "ssat, train, x"
     attention, tokens = drawn["attention"][1], drawn["tokens"][1]
     assert lines_of(attention, 0) == {scratch: ([1, 2], [0.3, 0.4]), ssat: (list(range(1, 13)), [0.6] * 12)}
+    bars = next(c for c in attention.axes[1].containers if c.get_label() == scratch).lines[2][0].get_segments()
+    assert [float(np.ptp(bar[:, 1])) for bar in bars] == pytest.approx([2 * 0.2 / 2**0.5] * 2), "twice the deviation of two seeds"
     assert lines_of(attention, 1)[scratch] == ([1, 2], [0.2, 0.3])
     firsts, last = (lines_of(attention, panel)[scratch] for panel in (2, 4))
     assert firsts == ([0, 1], [0.2, 1.8]) and last == ([0, 1], [0.35, 1.65])  # the last of each: 0.3 and 0.4

@@ -57,7 +57,7 @@ def test_every_stage_and_evaluator_has_a_line(chain):
 
 
 def test_a_stage_that_all_seeds_share_is_one_run_and_said_to_be(chain):
-    told = "All seeds of ssl share one pretrain run, so the intervals do not cover its effect."
+    told = "In ssl, all seeds share one pretrain run, so the intervals do not cover its effect."
     assert told not in sentences(findings(lay_out(collect(chain))))
     description = read_json(chain / "sweep.json")
     for cell in description["cells"]:

@@ -24,7 +24,7 @@ from vitssl.config import ConfigError
 from vitssl.data import shards
 from vitssl.data.loading.batch import Batch
 from vitssl.objectives.masking import TokenMask
-from vitssl.weights import importing, timm_names
+from vitssl.weights import importing, released, timm_names
 from vitssl.weights.exporting import export
 from vitssl.weights.importing import import_file
 
@@ -352,6 +352,9 @@ def test_how_timm_feeds_a_released_network_is_taken_over(tmp_path: Path) -> None
     torch.save({"model": releases.vit().state_dict(), "source": f"timm:{name}"}, tmp_path / "other.pth")
     with pytest.raises(ConfigError, match=f"it says that it is timm's {name}, and its tensors are not those of that network"):
         import_file(tmp_path / "other.pth", "timm", tmp_path / "other")
+    import_file(tmp_path / "file.pth", "timm", tmp_path / "mean", ["objectives.classify.pool=mean", "data.image_size=64"])
+    with pytest.raises(ConfigError, match="makes other features of an image than this network of the same tensors"):
+        import_file(tmp_path / "file.pth", "timm", tmp_path / "heads", ["backbone.num_heads=4", "data.image_size=64"])
 
 
 @pytest.mark.parametrize(
@@ -364,7 +367,7 @@ def test_how_timm_feeds_a_released_network_is_taken_over(tmp_path: Path) -> None
         ),
         (
             "resnetaa50.a1h_in1k",
-            "has the tensors of a network that is known here, but gives other features; train it as `backbone: {name: t",
+            "makes other features of an image than this network of the same tensors; --set backbone.num_heads=N, if",
         ),
     ],
 )
@@ -373,14 +376,34 @@ def test_a_released_network_is_timms_or_is_refused(tmp_path: Path, monkeypatch, 
     made = releases.timm.create_model(name)
     torch.save({"model": made.state_dict(), "source": f"timm:{name}"}, tmp_path / "file.pth")
     if reason:
-        with pytest.raises(ConfigError, match=reason):
-            import_file(tmp_path / "file.pth", "timm", tmp_path / "run")
+        for words in ([], ["data.image_size=224"]):
+            with pytest.raises(ConfigError, match=reason):
+                import_file(tmp_path / "file.pth", "timm", tmp_path / "run", words)
         return
     trained = vitssl.load(import_file(tmp_path / "file.pth", "timm", tmp_path / "run"), device="cpu")
     assert trained.run.data.image_size == 384
     images_BCHW = torch.randn(1, 3, 384, 384)
     with torch.no_grad():
         torch.testing.assert_close(trained.model.predict(batch_of(images_BCHW)), made.eval()(images_BCHW), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "size_px"), [("swin_tiny_patch4_window7_224", 224), ("resnet50", 64), ("vit_tiny_patch16_224", 224)])
+def test_a_backbone_alone_is_compared_with_timms(name: str, size_px: int, tmp_path: Path) -> None:
+    """Of its tokens after the final norm, which fine-tuned ViTs of MAE have behind the mean (fc_norm)."""
+    fields = {"global_pool": "avg", "fc_norm": True} if name.startswith("vit") else {}
+    theirs = releases.drawn(releases.timm.create_model(name, num_classes=0, **fields))
+    torch.save(theirs.state_dict(), tmp_path / "file.pth")
+    words = [f"data.image_size={size_px}"]
+    network = vitssl.load(import_file(tmp_path / "file.pth", "timm", tmp_path / "run", words, backbone=True), device="cpu").model
+    made = releases.timm.create_model
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(releases.timm, "create_model", lambda _, num_classes: made(name, num_classes=num_classes, **fields))
+        released.check_same(name, theirs.state_dict(), network, 0, size_px)
+        with torch.no_grad():
+            for parameter in network.backbone.parameters():
+                parameter.mul_(1.1)
+        with pytest.raises(ConfigError, match="makes other features"):
+            released.check_same(name, theirs.state_dict(), network, 0, size_px)
 
 
 @pytest.mark.parametrize("registers", [0, 4])
@@ -416,7 +439,7 @@ def test_a_classifiers_own_names_are_not_replaced_by_those_of_other_shards(untra
     assert cli.main(["export", str(untrained_run()), str(tmp_path / "x.safetensors"), "--to", "safetensors"]) == 0
     words = [f"data.shards={digits}"]
     assert vitssl.load(import_file(tmp_path / "x.safetensors", "timm", tmp_path / "same", words)).classes == [str(i) for i in range(10)]
-    with pytest.raises(ConfigError, match=r"--shards: their classes are c0, c1, c2, c3, ... \(10\), and the classifier's are 0, 1, 2"):
+    with pytest.raises(ConfigError, match="--shards: their class 1 is c0, and the classifier's 0; --backbone"):
         import_file(tmp_path / "x.safetensors", "timm", tmp_path / "other", [f"data.shards={tmp_path / 'shards'}"])
 
 

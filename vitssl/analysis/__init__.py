@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,24 +44,27 @@ KINDS = {
 }
 
 
-def that_have(name: str, runs: Sequence[Trained]) -> list[Trained]:
-    """Of several runs those that an analysis finds something in; that others are left out is said.
+def analyze_each(
+    folders: Sequence[Path], name: str, load: Callable[[Path], Trained], sample_of: Callable[[Trained], Sample]
+) -> Iterator[Path]:
+    """`analyze` several runs, of which one at a time is loaded; those that an analysis finds nothing in are left out, which is said.
 
     Raises:
-        ConfigError: there is none; it says what the first one lacks.
+        ConfigError: as `analyze`; and where nothing is found in any of them, what the first one lacks.
     """
-    able, left = [], {}
-    for trained in runs:
+    left: dict[Path, ConfigError] = {}
+    for folder in folders:
+        trained = load(folder)
         try:
             KINDS[name].part(trained)
-            able.append(trained)
         except ConfigError as error:
-            left[trained.folder] = error
-    if not able:
-        folder, lacks = next(iter(left.items()))
-        raise ConfigError(lacks.reason, lacks.field, str(folder)) from None
+            left[folder] = error
+            continue
+        yield analyze(trained, name, sample_of(trained))
+    if len(left) == len(folders):
+        lacks = left[folders[0]]
+        raise ConfigError(lacks.reason, lacks.field, str(folders[0])) from None
     note_left_out(list(left), "in which there is nothing of the kind")
-    return able
 
 
 def analyze(trained: Trained, name: str, sample: Sample) -> Path:

@@ -51,14 +51,14 @@ def recorded(
 
 
 def transformer_of(trained: Trained) -> IsotropicTransformer:
-    """A network whose blocks all attend to all tokens.
+    """A network whose attention can be recorded.
 
     Raises:
-        ConfigError: it has none, or a single patch.
+        ConfigError: another one, or with a single patch.
     """
     backbone, network = trained.model.backbone, trained.run.backbone.network
     if not isinstance(backbone, IsotropicTransformer):
-        raise ConfigError(f"the attention of {network} is not between all tokens; `vitssl analyze RUN tokens` looks at any network")
+        raise ConfigError(f"{network}: attention is looked at in ViTs and T2T-ViTs alone; `vitssl analyze RUN tokens` takes any network")
     if math.prod(backbone.grid(trained.run.data.image_size)) == 1:
         raise ConfigError(f"{network} makes a single patch of an image of {trained.run.data.image_size} px", "data.image_size")
     return backbone
@@ -76,9 +76,11 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
             for i, of_batch in maps.items():
                 before = sums.get(i, [0.0] * len(of_batch))
                 sums[i] = [total + values.sum(0).double().cpu() for total, values in zip(before, of_batch, strict=True)]
+    for i, totals in sums.items():
+        sample.check_finite(torch.cat(totals), f"attention weights of block {i + 1}")
     names, count = ("distance", "entropy", "received"), len(sample.positions)
     blocks = {str(i + 1): dict(zip(names, ((total / count).tolist() for total in sums[i]), strict=True)) for i in sorted(sums)}
-    return Numbers({"prefix": backbone.num_prefix_tokens, "distance_if_equal": apart_NN.mean().item(), "blocks": blocks})
+    return Numbers({"distance_if_equal": apart_NN.mean().item(), "blocks": blocks})
 
 
 def apart(grid: tuple[int, ...]) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from vitssl.config import NO_SHARDS, ConfigError
 from vitssl.data.index import load_index
@@ -58,6 +59,11 @@ class Sample:
         if not len(positions):
             raise ConfigError(f"{self.index.folder}: split {self.split} has no images", "--split")
         self.positions = np.random.default_rng(self.seed).permutation(positions)[: self.count]
+
+    def check_finite(self, values: Tensor, what: str) -> None:
+        """Refuse what a network that diverged gives."""
+        if not values.isfinite().all():
+            raise ConfigError(f"the {what} are not finite", place=str(self.trained.folder))
 
     def facts(self) -> dict[str, Any]:
         """Where the images and the weights are from."""

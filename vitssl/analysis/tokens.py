@@ -17,6 +17,8 @@ from vitssl.backbones.base import IsotropicTransformer
 from vitssl.config import ConfigError
 from vitssl.trained import Trained
 
+AT_ONCE = 2**24  # distances that are held: those of a convolutional network's first stage are many
+ROUNDING = 1e-10  # of the vectors' mean square: variance below it is that of float32
 NAMES = ("distance", "cosine_distance", "variance")
 
 
@@ -52,12 +54,12 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
                 tokens_BND = found[i].tokens_BND.float()
                 sums[i] += of_tokens(tokens_BND).sum(1).cpu()
                 moments[i].add(tokens_BND.mean(1).cpu())
-    blocks = {}
+    place, blocks = "block" if isinstance(backbone, IsotropicTransformer) else "stage", {}
     for i in places:
-        means = dict(zip(NAMES, (sums[i] / len(sample.positions)).tolist(), strict=True))
-        blocks[str(i + 1)] = means | {"rank": effective_rank(moments[i].spectrum())}
-    place = "block" if isinstance(backbone, IsotropicTransformer) else "stage"
-    return Numbers({"place": place, "blocks": blocks, "spectrum": moments[places[-1]].spectrum().tolist()})
+        sample.check_finite(sums[i], f"features of {place} {i + 1}")
+        means, spectrum_D = dict(zip(NAMES, (sums[i] / len(sample.positions)).tolist(), strict=True)), moments[i].spectrum()
+        blocks[str(i + 1)] = means | {"rank": effective_rank(spectrum_D)}
+    return Numbers({"place": place, "blocks": blocks, "spectrum": spectrum_D.tolist()})
 
 
 def of_tokens(tokens_BND: Tensor) -> Tensor:
@@ -68,11 +70,12 @@ def of_tokens(tokens_BND: Tensor) -> Tensor:
     With squares in the mean the first would be 2 * D times the last.
     """
     N = tokens_BND.shape[1]
-    pairs = N * (N - 1)
-    apart_BNN = torch.cdist(tokens_BND, tokens_BND, compute_mode="donot_use_mm_for_euclid_dist")
-    cosines_B = F.normalize(tokens_BND.double(), dim=-1).sum(1).square().sum(-1) - N  # over ordered pairs of two, without itself
-    variance_B = tokens_BND.double().var(1).mean(-1)
-    return torch.stack([apart_BNN.sum((1, 2), dtype=torch.float64) / pairs, 1 - cosines_B / pairs, variance_B])
+    pairs, tokens_BND = N * (N - 1), tokens_BND.double()
+    parts = tokens_BND.split(max(1, AT_ONCE // N**2))
+    apart_B = torch.cat([torch.cdist(part, part, compute_mode="use_mm_for_euclid_dist").sum((1, 2)) for part in parts])
+    cosines_B = F.normalize(tokens_BND, dim=-1).sum(1).square().sum(-1) - N  # over ordered pairs of two, without itself
+    variance_B = tokens_BND.var(1).mean(-1)
+    return torch.stack([apart_B / pairs, 1 - cosines_B / pairs, variance_B])
 
 
 class Moments:
@@ -89,12 +92,14 @@ class Moments:
         self.outer_DD += vectors_BD.T @ vectors_BD
 
     def spectrum(self) -> Tensor:
-        """The covariance's eigenvalues as shares of their sum, the largest first; (D,), at most S - 1 of them not 0."""
+        """The covariance's eigenvalues as shares of their sum, the largest first; (D,), at most S - 1 of them not 0, and none where the
+        vectors are equal up to the network's rounding."""
         mean_D = self.sum_D / self.count
-        values_D = torch.linalg.eigvalsh(self.outer_DD / self.count - mean_D.outer(mean_D)).flip(0).clamp(min=0)
+        values_D = torch.linalg.eigvalsh(self.outer_DD / self.count - mean_D.outer(mean_D)).flip(0)
+        values_D = values_D * (values_D > ROUNDING * self.outer_DD.trace() / self.count)
         return values_D / values_D.sum().clamp(min=torch.finfo(values_D.dtype).tiny)
 
 
 def effective_rank(shares_D: Tensor) -> float:
-    """exp of the entropy of the spectrum (Roy and Vetterli 2007): K where K directions share the variance equally."""
-    return torch.special.entr(shares_D).sum().exp().item()
+    """exp of the entropy of the spectrum (Roy and Vetterli 2007): K where K directions share the variance equally; 0 without variance."""
+    return torch.special.entr(shares_D).sum().exp().item() if shares_D.any() else 0.0

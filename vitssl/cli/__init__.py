@@ -7,6 +7,7 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vitssl import sweep_folder, version
 from vitssl.arguments import Parser, guarded
@@ -28,6 +29,9 @@ from vitssl.config import ConfigError
 from vitssl.config.evals import KINDS, OF_FEATURES
 from vitssl.files import check_place, write_json
 from vitssl.words import counted, listed, note, printable
+
+if TYPE_CHECKING:
+    from vitssl.trained import Trained
 
 _TRAINS = "`python jobs/submit.py SWEEP` trains, for example sweeps/quickstart.yaml"
 ELSEWHERE = dict.fromkeys(("train", "run", "submit", "sweep", "pretrain", "finetune"), _TRAINS)
@@ -174,7 +178,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     from vitssl.config.evals import parse
     from vitssl.paths import that_classify
 
-    folders = runs_of(arguments.folders)
+    folders = runs_of(arguments.folders, arguments.checkpoint)
     if arguments.type not in OF_FEATURES and len(folders) > 1:
         folders = that_classify(folders)
     fields = {name: getattr(arguments, name) for name in ("type", "shards", "split", "weights")}
@@ -235,18 +239,21 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 def _analyze(arguments: argparse.Namespace) -> None:
-    folders = runs_of(arguments.folders)
-    from vitssl.analysis import analyze, that_have
+    folders = runs_of(arguments.folders, arguments.checkpoint)
+    for folder in folders:
+        note_unfinished(folder, arguments.checkpoint)
+    from vitssl.analysis import analyze_each
     from vitssl.analysis.base import Sample
     from vitssl.trained import load
 
-    loaded = [load(folder, arguments.checkpoint, weights=arguments.weights) for folder in folders]
-    runs = that_have(arguments.analysis, loaded)
-    samples = [Sample(trained, arguments.images, arguments.split, arguments.shards, arguments.seed) for trained in runs]
-    for trained in runs:
-        note_unfinished(trained.folder, arguments.checkpoint)
-    for trained, sample in zip(runs, samples, strict=True):
-        print(analyze(trained, arguments.analysis, sample))
+    def loaded(folder: Path) -> Trained:
+        return load(folder, arguments.checkpoint, weights=arguments.weights)
+
+    def sample_of(trained: Trained) -> Sample:
+        return Sample(trained, arguments.images, arguments.split, arguments.shards, arguments.seed)
+
+    for figure in analyze_each(folders, arguments.analysis, loaded, sample_of):
+        print(figure, flush=True)
 
 
 def _prune(arguments: argparse.Namespace) -> None:

@@ -105,15 +105,18 @@ def run(path: Path) -> Path:
     return runs_of([path])[0]
 
 
-def runs_of(paths: Sequence[Path]) -> list[Path]:
-    """The same of several."""
+def runs_of(paths: Sequence[Path], checkpoint: str | None = None) -> list[Path]:
+    """The same of several; where a checkpoint is wanted, those of them that have it, if one has."""
     from vitssl import config
-    from vitssl.paths import run_folders
+    from vitssl.paths import note_left_out, run_folders
 
     folders = run_folders(paths)
     for folder in folders:
         config.load(folder)
-    return folders
+    able = [folder for folder in folders if checkpoint is None or (folder / checkpoint).exists()]
+    if able:
+        note_left_out([folder for folder in folders if folder not in able], f"without {checkpoint}")
+    return able or folders
 
 
 def note_unfinished(folder: Path, checkpoint: str) -> None:

@@ -104,15 +104,15 @@ class FeaturesConfig(EvalConfig):
     )
     blocks: int = 1  # concatenate the features of this many last blocks
 
-    def check_images(self, labelled: int, same_shards: bool) -> None:
-        """Refuse images that it cannot learn from.
+    def check_images(self, labelled: int, learnt: bool) -> None:
+        """Refuse images that it cannot learn from, or be tested on.
 
         Args:
             labelled: how many training images have a label.
-            same_shards: ``shards`` names the Run's own.
+            learnt: some of those that it is tested on are among them.
 
         Raises:
-            ConfigError: none has one; or it would look at what it learns from.
+            ConfigError: none has one; or what follows from ``learnt`` for an evaluator.
         """
         if not labelled:
             raise ConfigError("there is no labelled training image to learn from", "type")
@@ -143,9 +143,9 @@ class KnnConfig(FeaturesConfig):
     k: int = 20  # number of neighbours
     temperature: float = 0.07  # neighbours are weighted by exp(similarity / temperature)
 
-    def check_images(self, labelled: int, same_shards: bool) -> None:
-        super().check_images(labelled, same_shards)
-        if same_shards and self.split == "train":
+    def check_images(self, labelled: int, learnt: bool) -> None:
+        super().check_images(labelled, learnt)
+        if learnt:
             raise ConfigError(OWN_NEIGHBOUR, "split")
         if self.k > labelled:
             raise ConfigError(f"{self.k} is more than the {labelled} labelled training images", "k")

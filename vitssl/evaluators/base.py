@@ -100,10 +100,6 @@ class Subject:
             )  # fmt: skip
         return self._loaders[shards, split]
 
-    def is_own(self, shards: str | None) -> bool:
-        """Are these the Run's own shards, by their name?"""
-        return shards is not None and load_index(shards).sha256 == self._data()[0].sha256
-
     def check(self, evals: dict[str, EvalConfig]) -> None:
         """Refuse at the start of a training what would fail after its first epoch, and decode other shards than the Run's: that may
         take longer than GPUs wait for each other later on.
@@ -113,11 +109,15 @@ class Subject:
         """
         for name, cfg in evals.items():
             try:
-                check_evaluator(cfg, *self._data(), None if cfg.shards is None else load_index(cfg.shards))
+                self.check_images(cfg)
                 if cfg.shards is not None:
                     self.loader(cfg.split, cfg.shards)
             except ConfigError as error:
                 raise named(error, name) from None
+
+    def check_images(self, cfg: EvalConfig) -> None:
+        """As `check`, of one evaluator."""
+        check_evaluator(cfg, *self._data(), None if cfg.shards is None else load_index(cfg.shards))
 
     @property
     def device(self) -> torch.device:

@@ -39,8 +39,8 @@ class Knn(Evaluator):
     cfg: KnnConfig
 
     def run(self, subject: Subject, complete: bool) -> Result:
+        subject.check_images(self.cfg)
         train_ND, labels_N = (dist.gather_rows(rows) for rows in subject.features(self.cfg, "train"))
-        self.cfg.check_images(len(train_ND), subject.is_own(self.cfg.shards))
         test_ND, test_labels_N = subject.features(self.cfg, self.cfg.split, self.cfg.shards)
         sums = []
         for test_BD, labels_B in zip(test_ND.split(TEST_AT_ONCE), test_labels_N.split(TEST_AT_ONCE), strict=True):

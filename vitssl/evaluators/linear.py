@@ -45,8 +45,8 @@ class Linear(Evaluator):
     cfg: LinearConfig
 
     def run(self, subject: Subject, complete: bool) -> Result:
+        subject.check_images(self.cfg)
         train_ND, train_labels_N = (dist.gather_rows(rows) for rows in subject.features(self.cfg, "train"))
-        self.cfg.check_images(len(train_ND), subject.is_own(self.cfg.shards))
         test_ND, labels_N = subject.features(self.cfg, self.cfg.split, self.cfg.shards)
         train_ND, test_ND = standardised(train_ND, test_ND)
         layer = logistic_regression(train_ND, train_labels_N, len(subject.classes), self.cfg.l2, self.cfg.max_iter)

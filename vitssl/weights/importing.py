@@ -22,7 +22,7 @@ from vitssl.run_folder import DONE, LAST, is_trained
 from vitssl.weights import released, shapes
 from vitssl.weights.layouts import HEAD, LAYOUT_TABLE, Layout, Names
 from vitssl.weights.shapes import Tensors
-from vitssl.words import counted, few
+from vitssl.words import counted, note
 
 FIELDS, CLASSES = "vitssl.fields", "vitssl.classes"  # of a safetensors file's metadata, in JSON
 # what an export notes there of the Run, since no shape tells it
@@ -69,9 +69,7 @@ def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequ
         network = model.build(run, _num_classes(tensors))
         _fill(network, tensors)
         tensor_files.check_finite(network.state_dict(), "", file)  # a number may be beyond the network's type
-        name = _released_as(content)
-        if name is not None and ":" not in name and not any(word.startswith("data.image_size=") for word in settings):
-            released.check_same(name, content["model"], network, _num_classes(tensors), run.data.image_size)
+        _compare_with_timm(tensors, content, layout, noted, settings)
     except ConfigError as error:
         raise ConfigError(error.reason, error.field, error.place or str(file)) from None
     data = _data_facts(run, _num_classes(tensors), names)
@@ -197,6 +195,22 @@ def _released_as(content: dict[str, Any]) -> str | None:
     return source.removeprefix(RELEASED) if isinstance(source, str) and source.startswith(RELEASED) else None
 
 
+def _compare_with_timm(tensors: Tensors, content: dict[str, Any], layout: str, noted: dict[str, Any], settings: Sequence[str]) -> None:
+    """Refuse a released network that is not the one that is made of its tensors here, with the user's fields of the backbone, at the size
+    of its training."""
+    name = _released_as(content)
+    if name is None:
+        return
+    if ":" in name:
+        note(f"{name} is not compared with timm's network, as its name is not timm's")
+        return
+    of_backbone = [word for word in settings if word.startswith("backbone.")]
+    run = _run(tensors, content, LAYOUT_TABLE[layout], noted, of_backbone)
+    network = model.build(run, _num_classes(tensors))
+    _fill(network, tensors)
+    released.check_same(name, content["model"], network, _num_classes(tensors), run.data.image_size)
+
+
 def _as_timm_feeds_it(name: str | None) -> dict[str, Any]:
     import timm
 
@@ -243,11 +257,9 @@ def _data_facts(run: Run, num_classes: int, names: list[str]) -> dict[str, Any]:
                 "--shards",
             )
         if names and len(names) == num_classes and names != index.classes:
-            raise ConfigError(
-                f"their classes are {few(index.classes)}, and the classifier's are {few(names)}; --backbone leaves it out, and the images"
-                " can be probed",
-                "--shards",
-            )
+            k = next(k for k in range(num_classes) if names[k] != index.classes[k])
+            differing = f"their class {k + 1} is {index.classes[k]}, and the classifier's {names[k]}"
+            raise ConfigError(f"{differing}; --backbone leaves it out, and the images can be probed", "--shards")
         classes, mean, std = index.classes, index.mean, index.std
     mean, std = config.statistics(run.data, mean, std)
     return {"classes": classes, "mean": list(mean), "std": list(std)}

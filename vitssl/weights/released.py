@@ -99,5 +99,6 @@ def check_same(name: str, tensors: dict[str, Tensor], network: Model, num_classe
         wanted = wanted.permute(0, 3, 1, 2) if getattr(theirs, "output_fmt", "NCHW") == "NHWC" else wanted
     if wanted.shape != found.shape or (wanted - found).abs().max() > 1e-3 * wanted.abs().max():
         bare = name.partition(".")[0]
-        advice = f"train it as `backbone: {{name: timm, timm_model: {bare}}}` with `init_from: timm:{name}`"
-        raise ConfigError(f"timm's {name} has the tensors of a network that is known here, but gives other features; {advice}")
+        advice = "--set backbone.num_heads=N, if that is it, or"
+        advice += f" train it as `backbone: {{name: timm, timm_model: {bare}}}` with `init_from: timm:{name}`"
+        raise ConfigError(f"timm's {name} makes other features of an image than this network of the same tensors; {advice}")

@@ -68,10 +68,13 @@ def check_evaluator(cfg: EvalConfig, index: Index, parts: Split, others: Index |
         ConfigError: as `evaluated`, and where no image has a label to compare with or, for an evaluator of features, to learn from.
     """
     looked_at = (index, parts) if others is None else (others, None)
-    if not len(evaluated(*looked_at, cfg.split, index.classes)[0]):
+    positions, _ = evaluated(*looked_at, cfg.split, index.classes)
+    if not len(positions):
         raise ConfigError(f"no image of {cfg.split} has a label to compare with", "split")
     if isinstance(cfg, FeaturesConfig):
-        cfg.check_images(int((parts.labels[parts.train] != UNLABELLED).sum()), others is not None and others.sha256 == index.sha256)
+        labelled = parts.train[parts.labels[parts.train] != UNLABELLED]
+        same = others is None or others.sha256 == index.sha256
+        cfg.check_images(len(labelled), same and bool(np.isin(positions, labelled).any()))
 
 
 def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bool = True, run_seed: int = 0) -> Split:

@@ -44,7 +44,7 @@ def attention(runs: list[Analysed]) -> Plot:
     caption = (
         f"Attention over {images_of(runs)} images: how far from a patch lies what it attends to, and how evenly it attends to all patches "
         "(means over heads and patches; dotted: all patches alike); and the attention that each token receives from all tokens, 1 on "
-        "average, the class token first, then patches row by row."
+        "average, the class token first, then registers and, row by row, patches."
     )
     return caption + _seeds(runs), figure
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import count
 from math import inf
 from typing import Any
@@ -116,12 +117,21 @@ def _wanted(grid: Grid, column: Any) -> int:
 def _more_seeds(grid: Grid, wanted: int) -> str:
     """What makes them so many, or tests every fold as often; empty where seeds are no axis of the sweep, or already as many."""
     seeds = grid.sweep.facts["axes"].get(SEED, [])
-    wanted += -wanted % (grid.folds or 1)
     if not 0 < len(seeds) < wanted:
         return ""
-    others = (seed for seed in count() if seed not in seeds)
-    more = ",".join(str(seed) for seed in [*seeds, *(next(others) for _ in range(wanted - len(seeds)))])
+    more = ",".join(map(str, _evenly(seeds, wanted, grid.folds or 1)))
     return f"'axes.seed=[{more}]' for more seeds"
+
+
+def _evenly(seeds: list[int], wanted: int, folds: int) -> list[int]:
+    """These and the first others, so that they are at least so many, and each fold has as many."""
+    each, chosen = max(-(-wanted // folds), *Counter(seed % folds for seed in seeds).values()), [*seeds]
+    others = (seed for seed in count() if seed not in seeds)
+    while len(chosen) < each * folds:
+        seed = next(others)
+        if sum(other % folds == seed % folds for other in chosen) < each:
+            chosen.append(seed)
+    return chosen
 
 
 def _equal_costs(grid: Grid) -> str:

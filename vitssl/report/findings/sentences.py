@@ -18,7 +18,7 @@ from vitssl.report.results.stats import plus_minus
 from vitssl.report.table import number, signed
 from vitssl.report.units import quantity
 from vitssl.run_folder import lost_kwh
-from vitssl.words import counted, listed
+from vitssl.words import counted, few, listed
 
 MOST_SUBJECTS, MOST_LINES = 5, 2  # that a report begins with; sentences of one that stands there
 CONCLUSIONS, MOST_CONCLUSIONS = ("Comparison", "What to take"), 4  # what a report is read for may take more
@@ -116,12 +116,12 @@ def _one_draw(grid: Grid) -> str:
 def _one_start(grid: Grid) -> list[str]:
     """That all seeds of an arm share a run of an earlier stage, so that a spread over them is of what comes after it."""
     shared: dict[str, list[str]] = {}
-    for row, _, done in grid.models():
+    for row, column, done in grid.models():
         for i, (stage, run) in enumerate(done[0].stages[:-1]):
             if len(done) > 1 and all(cell.stages[i][1].path == run.path for cell in done):
-                shared.setdefault(stage, []).append(grid.label(row))
+                shared.setdefault(stage, []).append(grid.model(row, column))
     rest = "so the intervals do not cover its effect"
-    return [f"All seeds of {listed(labels)} share one {stage} run, {rest}." for stage, labels in shared.items()]
+    return [f"In {few(models)}, all seeds share one {stage} run, {rest}." for stage, models in shared.items()]
 
 
 def _best_epoch(grid: Grid) -> str:
