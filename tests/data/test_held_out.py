@@ -168,6 +168,16 @@ def test_groups_are_kept_with_the_shards_for_folds(tmp_path, capsys):
         shards.build(source, tmp_path / "shards", workers=1, progress=False, skip_bad=True)
 
 
+def test_a_tables_images_may_be_in_a_folder_of_their_own(tmp_path):
+    numbered(tmp_path / "images", a=2)
+    (tmp_path / "t.csv").write_text("path,label\n000.png,a\n001.png,b\n")
+    (tmp_path / "images" / "a").rename(tmp_path / "all")
+    for place in ("all", tmp_path / "all"):
+        samples = open_source(f"csv:{tmp_path / 't.csv'}?images={place}").splits["train"]
+        assert [Path(sample.image).resolve() for sample in samples] == [tmp_path / "all" / f"00{i}.png" for i in range(2)]
+    assert refused(f"csv:{tmp_path / 't.csv'}?images=gone").endswith(f"t.csv:2: there is no image {tmp_path}/gone/000.png")
+
+
 def test_groups_of_two_splits_are_told(tmp_path):
     rows = numbered(tmp_path, a=4)
     draw(tmp_path)

@@ -298,7 +298,7 @@ WRONG = [
     ("vitssl shards build digits shards/new --workers -3", "--workers: -3 is not a whole number of at least 1"),
     ("vitssl shards build folder:photos?test=0.2&test=0.3 shards/new", "test is there twice, as 0.2 and as 0.3; leave out one"),
     ("vitssl shards build csv:t.csv shards/new", "t.csv:2: 3 values under a header of 2 columns; put a value that holds a comma in quotes"),
-    ("vitssl shards build csv:t.csv?grop=patient shards/new", "unknown option 'grop'; known: path, label, test, val, seed, group"),
+    ("vitssl shards build csv:t.csv?grop=patient shards/new", "unknown option 'grop'; known: path, label, images, test, val, seed, group"),
     ("vitssl shards build list:.?train=t.csv&label=5 shards/new", "t.csv:1: 2 columns, of which label=5 is none"),
     ("vitssl shards build torchvision:cifar10 shards/new", "ImageNet (did you mean torchvision:CIFAR10?)"),
     ("vitssl shards build imagefolder:photos shards/new", "wds:... (did you mean folder:?)"),

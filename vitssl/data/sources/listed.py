@@ -65,9 +65,9 @@ def open_csv(path: str, options: Options) -> Source:
     refuse_twice(source, options)
     group = options.get("group", [""])[-1]
     asked = held_out.asked(source, options, unit=f"values of {group}" if group else "images")
-    rows = tables.read_csv(file, {what: values[0] for what, values in options.items() if what not in held_out.OPTIONS})
+    rows = tables.read_csv(file, {what: values[0] for what, values in options.items() if what not in (*held_out.OPTIONS, "images")})
     held_out.refuse_drawn_twice(asked, options, rows)
-    return _from_rows(file.stem, file.parent, rows, asked)
+    return _from_rows(file.stem, file.parent / options.get("images", ["."])[-1], rows, asked)
 
 
 def _from_rows(name: str, root: Path, rows: dict[str, list[lists.Row]], asked: held_out.HoldOut) -> Source:

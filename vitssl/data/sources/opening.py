@@ -16,8 +16,9 @@
     npz:FILE                        MedMNIST's arrays: train_images, train_labels, ...
     idx:PATH                        a folder of MNIST-format files (train-images-idx3-ubyte[.gz], ...)
     csv:FILE                        columns path, label and, optionally, split; path=COLUMN and label=COLUMN choose others;
-                                    test=0.2&seed=0 holds out a share where there is no such split, as in a folder,
-                                    and group=COLUMN all images of a patient or a scene together
+                                    images=FOLDER says where the images are, if not beside FILE; test=0.2&seed=0 holds out a share
+                                    where there is no such split, as in a folder, and group=COLUMN keeps all images of a patient
+                                    or a scene together
     wds:TARS?test=TARS              a WebDataset, which stays where it is (`vitssl.data.sources.webdatasets`): TARS such as x-{000..146}.tar
 
 What follows a "?" is relative to PATH, unless it is absolute. A sample's image is a path of a file, or its pixels; files are
@@ -136,6 +137,6 @@ _KINDS: dict[str, tuple[Callable[[str, Options], Source], tuple[str, ...] | None
     "cub": (listed.open_cub, ()),
     "npz": (arrays.open_npz, ()),
     "idx": (arrays.open_idx, ()),
-    "csv": (listed.open_csv, ("path", "label", *held_out.OPTIONS, "group")),
+    "csv": (listed.open_csv, ("path", "label", "images", *held_out.OPTIONS, "group")),
     "wds": (webdatasets.open_tars, webdatasets.OPTIONS),
 }
