@@ -91,7 +91,7 @@ COST = MEASURED | SPEED  # of a run that was trained; one that was imported has 
 DATA = {
     "name": str, "classes": COUNT, "sha256": str, "train_images": POSITIVE_COUNT, "labelled_images": COUNT, "val_images": COUNT,
     "test_images": COUNT, "smallest_px": [COUNT], "largest_px": [COUNT], "near_duplicates?": (COUNT, None),
-    "near_duplicates_unlabelled?": COUNT,
+    "near_duplicates_unlabelled?": COUNT, "groups?": COUNT,
 }  # fmt: skip
 START = {"asked": TIME, "begin": TIME, "at_once": AMOUNT, "then": AMOUNT}  # of `--greenest-within`
 JOB = {

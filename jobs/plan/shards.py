@@ -123,7 +123,8 @@ def describe(run: Run) -> str:
     images = {split: sum(shard["images"] for shard in index.shards if shard["split"] == split) for split in index.splits}
     listed = ", ".join(f"{count:,} {split}" for split, count in images.items())
     planned = "" if index.sha256 else f"{how}, which also gives the runs their final names; expected: "
-    return f"{folder}: {planned}{index.name}, {counted(len(index.classes), 'class', 'classes')}, {listed} images"
+    groups = "" if index.group is None else f" in {counted(len(np.unique(index.group)), 'group')}"
+    return f"{folder}: {planned}{index.name}, {counted(len(index.classes), 'class', 'classes')}, {listed} images{groups}"
 
 
 def held_out(runs: Iterable[Run]) -> list[str]:
@@ -163,6 +164,7 @@ def facts(run: Run) -> dict[str, Any]:
     return {
         "name": index.name, "classes": len(index.classes), "sha256": index.sha256, **image_counts(run),
         "smallest_px": sizes.min(0).tolist(), "largest_px": sizes.max(0).tolist(),
+        **({} if index.group is None else {"groups": len(np.unique(index.group))}),
         **_near_duplicates(run, index),
     }  # fmt: skip
 

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from jobs.plan import shards as planned
 from tests.data.test_lists import listed, refused, write
+from vitssl import config
 from vitssl.config import ConfigError
 from vitssl.data import shards
 from vitssl.data.sources.held_out import HoldOut, divided
@@ -160,6 +162,8 @@ def test_groups_are_kept_with_the_shards_for_folds(tmp_path, capsys):
     again = shards.load_index(tmp_path / "shards")
     assert np.array_equal(again.group, index.group) and not shards.verify(tmp_path / "shards", workers=1, progress=False)
     assert f"groups   {len(set(groups))} in train" in shards.info(tmp_path / "shards")
+    facts = planned.facts(config.merge(config.Run, {"data.shards": str(tmp_path / "shards"), "data.folds": 2, "objectives.classify": {}}))
+    assert facts["groups"] == len(set(groups))
     plain = shards.build(source.partition("?")[0], tmp_path / "plain", workers=1, progress=False, skip_bad=True)
     assert plain.group is None and plain.sha256 != index.sha256 and "\ngroups" not in shards.info(tmp_path / "plain")
     file = tmp_path / "t.csv"

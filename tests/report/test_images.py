@@ -12,6 +12,7 @@ from sklearn.metrics import roc_auc_score
 
 from tests.report.test_evaluations import predictions
 from vitssl.evaluators.metrics import area_under_curve, of_predictions
+from vitssl.files import read_json, write_json
 from vitssl.report.findings.advice import next_steps, recommendation
 from vitssl.report.findings.sentences import findings, sentences
 from vitssl.report.results.best import best
@@ -249,3 +250,8 @@ def test_each_fold_has_images_of_its_own_whatever_their_classes(sweep):
     said = " ".join(sentences(findings(grid)))
     assert "tested on (3 of 3 tested so far). Near-duplicates between folds were not searched for." in said
     assert "on 3 folds of cifar10, one per seed, after" in table(grid).caption
+    for path in folder.glob("*/job.json"):
+        job = read_json(path)
+        write_json(path, job | {"data": job["data"] | {"groups": 20}})
+    said = sentences(findings(lay_out(collect(folder))))
+    assert any(line.startswith("Cross-validation by groups of images that belong together: each seed") for line in said)

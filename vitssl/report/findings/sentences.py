@@ -102,7 +102,9 @@ def _one_draw(grid: Grid) -> str:
     if grid.folds:
         tested = {cell.last.run["seed"] % grid.folds for cell in grid.done}
         trains = f"each seed trains on all folds but the one it is tested on ({len(tested)} of {grid.folds} tested so far)"
-        return f"Cross-validation: {trains}. Near-duplicates between folds were not searched for."
+        grouped = all((cell.last.job.get("data") or {}).get("groups") for cell in grid.done)
+        how = " by groups of images that belong together" * grouped
+        return f"Cross-validation{how}: {trains}. Near-duplicates between folds were not searched for."
     runs = [run.run for run in grid.sweep.runs.values() if run.run]
     for name in ("labels", "images"):
         subsets = [run["data"][name] for run in runs if run["data"][name] is not None]
