@@ -275,7 +275,7 @@ def test_shards_of_other_classes_are_refused_with_both(trained: Path, tmp_path: 
     shards.build("digits", tmp_path / "digits")
     assert cli.main(["evaluate", str(trained), "--shards", str(tmp_path / "digits")]) == 2
     error = capsys.readouterr().err
-    assert "digits: it has images of 0, 1, 2, 3, ... (10), and this run was trained on a and b\n" in error
+    assert "digits: it has classes such as 0, and this run was trained on a and b\n" in error
 
 
 def test_shards_of_some_of_the_classes_are_evaluated_by_their_names(trained: Path, tmp_path: Path, capsys) -> None:

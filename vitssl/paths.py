@@ -12,7 +12,7 @@ from vitssl.files import check_new, runs_that_begin
 from vitssl.sweep_folder import is_sweep
 from vitssl.words import counted, note
 
-NO_RUNS = ("report", "source")  # folders in a sweep's
+NO_RUNS = ("report", "source", "submitit")  # folders in a sweep's
 
 
 def run_folder(path: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -306,9 +307,13 @@ def test_of_a_sweeps_folder_the_runs_that_have_it_are_analysed(untrained_run, tm
     untrained_run()
     (tmp_path / "sweep.json").write_text("{}")
     (tmp_path / "report").mkdir()
+    (tmp_path / "submitit").mkdir()
+    new = shutil.copytree(tmp_path / "run", tmp_path / "unstarted")
+    (new / "last.pt").unlink()
     assert cli.main(["analyze", *map(str, sorted(tmp_path.iterdir())), "selections", "--images", "5"]) == 0
     shown = capsys.readouterr()
     assert shown.out == f"{tmp_path}/masked/analysis/selections.png\n" and not (tmp_path / "run" / "analysis").exists()
+    assert f"note: 1 run without last.pt is left out, such as {new}\n" in shown.err
     assert f"note: 1 run in which there is nothing of the kind is left out, such as {tmp_path}/run\n" in shown.err
 
 

@@ -17,7 +17,7 @@ from vitssl.config import ConfigError
 from vitssl.data import shards
 from vitssl.data.sources.held_out import HoldOut, divided
 from vitssl.data.sources.opening import open_source
-from vitssl.data.sources.samples import Sample
+from vitssl.data.sources.samples import Sample, group_numbers
 
 
 def numbered(root: Path, **counts: int) -> list[tuple[str, str]]:
@@ -180,6 +180,12 @@ def test_a_tables_images_may_be_in_a_folder_of_their_own(tmp_path):
         samples = open_source(f"csv:{tmp_path / 't.csv'}?images={place}").splits["train"]
         assert [Path(sample.image).resolve() for sample in samples] == [tmp_path / "all" / f"00{i}.png" for i in range(2)]
     assert refused(f"csv:{tmp_path / 't.csv'}?images=gone").endswith(f"t.csv:2: there is no image {tmp_path}/gone/000.png")
+
+
+def test_numbers_of_groups_follow_their_names():
+    """Whatever the order of the images, as of large splits that a build mixes."""
+    samples = [Sample("", 0, "", group) for group in ("b", "", "a", "b", "")]
+    assert group_numbers(samples).tolist() == [1, 2, 0, 1, 3] and group_numbers(samples[::-1]).tolist() == [2, 1, 0, 3, 1]
 
 
 def test_groups_of_two_splits_are_told(tmp_path):

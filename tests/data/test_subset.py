@@ -251,6 +251,30 @@ def test_folds_and_what_is_held_out_are_whole_groups(seed):
     assert abs(len(heldout.val) - 26) <= largest and min(counts(index, heldout.train)) > 0
 
 
+def test_other_seeds_draw_other_folds_whatever_the_sizes_of_groups():
+    """All of which differ, as those of patients may."""
+    sizes = range(20, 60)
+    index = make_index([sum(sizes) // 2, sum(sizes) - sum(sizes) // 2], [4, 4])
+    index.group = np.r_[np.repeat(np.arange(40), sizes), np.arange(100, 108)]
+    tested = [train_and_heldout(index, Data(shards="x", folds=5), True, run_seed=seed).test for seed in range(10)]
+    alike = [len(np.intersect1d(one, other)) / len(np.union1d(one, other)) for one in tested[:5] for other in tested[5:]]
+    assert max(alike) < 0.6 and np.ptp([len(test) for test in tested]) < 0.1 * len(index) / 5
+
+
+def test_a_class_without_images_is_not_asked_for():
+    index = make_index([40, 20, 10], [4, 4, 4])
+    index.group = np.arange(len(index))
+    parts = train_and_heldout(index, Data(shards="x", images=Subset(fraction=0.5, balanced=False, seed=None), val_fraction=0.3), True)
+    assert counts(index, parts.train) == [24, 0, 0] and counts(index, parts.val) == [11, 0, 0]
+
+
+def test_what_folds_test_on_is_of_no_group_that_is_held_out():
+    index = make_index([40, 20, 10], [4, 4, 4])
+    index.group = np.r_[np.arange(70) // 2, np.zeros(12, np.int64)]  # the split test is of the first image's group
+    with pytest.raises(ConfigError, match=r"data.val_split: test shares images with those that are trained or tested on"):
+        train_and_heldout(index, Data(shards="x", folds=5, val_split="test"), True)
+
+
 def test_groups_of_one_image_are_as_none():
     """The same sizes of folds and classes in them."""
     index = make_index([41, 22, 7], [4, 4, 4])

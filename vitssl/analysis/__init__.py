@@ -58,12 +58,12 @@ def analyze_each(
         try:
             KINDS[name].part(trained)
         except ConfigError as error:
-            left[folder] = error
-            continue
-        yield analyze(trained, name, sample_of(trained))
-    if len(left) == len(folders):
-        lacks = left[folders[0]]
-        raise ConfigError(lacks.reason, lacks.field, str(folders[0])) from None
+            left[folder] = ConfigError(error.reason, error.field, str(folder))  # without the traceback, which holds the network
+        else:
+            yield analyze(trained, name, sample_of(trained))
+        del trained  # before the next one is loaded
+    if folders and not {*folders} - left.keys():
+        raise left[folders[0]]
     note_left_out(list(left), "in which there is nothing of the kind")
 
 

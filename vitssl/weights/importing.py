@@ -192,7 +192,7 @@ def _run(tensors: Tensors, content: dict[str, Any], layout: Layout, noted: dict[
 def _released_as(content: dict[str, Any]) -> str | None:
     """The name in timm's hub of the network of a file that `vitssl weights` wrote."""
     source = content.get("source")
-    return source.removeprefix(RELEASED) if isinstance(source, str) and source.startswith(RELEASED) else None
+    return source.removeprefix(RELEASED) if "model" in content and isinstance(source, str) and source.startswith(RELEASED) else None
 
 
 def _compare_with_timm(tensors: Tensors, content: dict[str, Any], layout: str, noted: dict[str, Any], settings: Sequence[str]) -> None:

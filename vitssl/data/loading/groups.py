@@ -13,6 +13,8 @@ from vitssl.data.sources.held_out import HoldOut, divided
 from vitssl.data.sources.samples import Sample
 from vitssl.words import first_few
 
+FIELD = "data.val_fraction"
+
 
 def with_others(index: Index, positions: np.ndarray) -> np.ndarray:
     """Of every image of the index, whether it is one of these or, labelled or not, of a group that one of these is of: bool (N,)."""
@@ -24,8 +26,8 @@ def with_others(index: Index, positions: np.ndarray) -> np.ndarray:
 def folds(index: Index, order_n: np.ndarray, count: int) -> np.ndarray:
     """The fold of each of some labelled images.
 
-    Groups go, the largest first and equal ones in the order of ``order_n``, to the fold that has least of their classes, as shares of
-    these, and of equal ones to the smallest.
+    Groups go, the largest first, to the fold that has least of their classes, as shares of these, and of equal ones to the smallest. Those
+    of about a size (the same power of two) come in the order of ``order_n``, so that another draw makes other folds.
 
     Raises:
         ConfigError: a class that is not in every fold.
@@ -37,14 +39,14 @@ def folds(index: Index, order_n: np.ndarray, count: int) -> np.ndarray:
     _refuse_few(index, (images_GK > 0).sum(0), images_GK.sum(0), count)
     share_K = 1 / images_GK.sum(0).clip(min=1)
     in_folds_FK, fold_G = np.zeros((count, len(index.classes))), np.zeros(len(first_G), np.int64)
-    for g in np.lexsort((first_G, -images_GK.sum(1))):
+    for g in np.lexsort((first_G, -np.frexp(images_GK.sum(1))[1])):
         fullness_F = ((2 * in_folds_FK + images_GK[g]) * images_GK[g] * share_K**2).sum(1)  # by what a sum of squares grows
         fold_G[g] = np.lexsort((in_folds_FK.sum(1), fullness_F.round(12)))[0]
         in_folds_FK[fold_G[g]] += images_GK[g]
     if (lacking := (in_folds_FK == 0) & (images_GK.sum(0) > 0)).any():
         fold, k = np.argwhere(lacking)[0]
-        reason = f"by groups, fold {fold} would have no image of class {index.classes[k]}; take fewer folds"
-        raise ConfigError(reason, "data.folds")
+        advice = f"take fewer folds, or seeds from {count} on, which draw others"
+        raise ConfigError(f"by groups, fold {fold} would have no image of class {index.classes[k]}; {advice}", "data.folds")
     return fold_G[group_n]
 
 
@@ -55,13 +57,17 @@ def _refuse_few(index: Index, groups_K: np.ndarray, images_K: np.ndarray, count:
 
 
 def held_out(index: Index, labelled_n: np.ndarray, fraction: float, seed: int) -> np.ndarray:
-    """About a share of every class of these labelled images, in whole groups, rising: drawn as `vitssl shards build` draws ``val=``.
+    """About a share of every class of these labelled images, in whole groups, rising, by the rule of `vitssl shards build` with ``val=``.
 
     Raises:
         ConfigError: a class that is in too few groups.
     """
     assert index.group is not None
-    samples = [Sample(str(position), int(index.label[position]), "") for position in labelled_n]
-    asked = HoldOut("data.val_fraction", {"val": fraction}, seed, "name a split of your own, data.val_split", unit="groups")
-    found = divided(asked, index.classes, samples, [str(number) for number in index.group[labelled_n]])["val"]
+    there, label_n = np.unique(index.label[labelled_n], return_inverse=True)  # of `data.images` a class may have none
+    samples = [Sample(str(position), int(label), "") for position, label in zip(labelled_n, label_n, strict=True)]
+    asked = HoldOut(FIELD, {"val": fraction}, seed, "name a split of your own, data.val_split", unit="groups")
+    try:
+        found = divided(asked, [index.classes[k] for k in there], samples, [str(number) for number in index.group[labelled_n]])["val"]
+    except ConfigError as error:
+        raise ConfigError(error.reason.removeprefix(f"{FIELD}: "), FIELD) from None
     return np.sort(np.array([int(sample.name) for sample in found], dtype=np.int64))

@@ -55,7 +55,7 @@ def evaluated(index: Index, parts: Split | None, split: str, classes: list[str])
         if not len(positions):
             raise ConfigError("there are no such images; data.val_split or data.val_fraction holds out some (val)", "split")
     elif unknown := [name for name in index.classes if name not in classes]:
-        raise ConfigError(f"{index.folder}: it has images of {few(unknown)}, and this run was trained on {few(classes)}")
+        raise ConfigError(f"{index.folder}: it has classes such as {unknown[0]}, and this run was trained on {few(classes)}")
     else:  # by the names of classes, of which some may have no image
         positions, labels = index.where(split), np.array([*map(classes.index, index.classes), UNLABELLED])[index.label]
     return positions[labels[positions] != UNLABELLED], labels
@@ -107,7 +107,8 @@ def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bo
     if not len(train):
         raise ConfigError(f"no {'labelled ' * need_labels}images of {data.train_split} are left to train on", "data.train_split")
     test = _test(index, data, images, evaluated) if fold is None else fold
-    if data.val_split is not None and _among(val, index)[np.concatenate([images, test])].any():
+    beside = _among(val, index) if fold is None else groups.with_others(index, val)  # given splits are taken as they are
+    if data.val_split is not None and beside[np.concatenate([images, test])].any():
         raise ConfigError(f"{data.val_split} shares images with those that are trained or tested on", "data.val_split")
     return Split(train, labels, val, test)
 

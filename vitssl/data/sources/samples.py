@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -49,9 +50,11 @@ class Source:
 
 
 def group_numbers(samples: Iterable[Sample]) -> np.ndarray:
-    """Of each sample the number of its group, int64; one without a group is the only one of its number."""
-    numbers: dict[str | int, int] = {}
-    return np.array([numbers.setdefault(sample.group or i, len(numbers)) for i, sample in enumerate(samples)], dtype=np.int64)
+    """Of each sample the number of its group, int64, in the order of their names; one without a group is the only one of its number."""
+    names = [sample.group for sample in samples]
+    numbers = {name: number for number, name in enumerate(sorted({*names} - {""}))}
+    alone = itertools.count(len(numbers))
+    return np.array([numbers[name] if name else next(alone) for name in names], dtype=np.int64)
 
 
 @dataclass(frozen=True)
