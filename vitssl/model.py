@@ -74,7 +74,7 @@ class Model(nn.Module):
 
     def predict(self, batch: Batch) -> Tensor | None:
         """Logits (B, K) of view "main", or None where no objective classifies."""
-        step = self.step(batch)
+        step = Step(self.backbone, batch, out_indices=self.out_indices)  # also of a frozen backbone, whose gradients may be asked for
         predictions = (objective.predict(step, batch) for objective in self.objectives.values())
         return next((logits_BK for logits_BK in predictions if logits_BK is not None), None)
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib import colormaps
 
 from vitssl import report
-from vitssl.report.figures import analyses, masked_tokens
+from vitssl.report.figures import analyses, masked_tokens, pictures
 from vitssl.report.results.collect import collect
 from vitssl.report.results.grid import lay_out
 
@@ -39,6 +40,18 @@ def leave_blocks(run: Path, by_block: list[float], place: str = "block", spectru
     (run / "analysis" / "attention.json").write_text(json.dumps(facts | {"distance_if_equal": 0.52, "blocks": heads}))
     blocks = {str(i): dict.fromkeys(("distance", "cosine_distance", "variance", "rank"), x) for i, x in enumerate(by_block, 1)}
     (run / "analysis" / "tokens.json").write_text(json.dumps(facts | {"place": place, "blocks": blocks, "spectrum": spectrum}))
+
+
+def leave_pictures(run: Path, index: list[int], name: str = "maps") -> None:
+    """Of each image two maps that are compared with other arms' and one that is not."""
+    (run / "analysis").mkdir(exist_ok=True)
+    rows = [{"name": row, "said": [], "place": None, "compared": row != "head"} for row in ("class token", "patch", "head")]
+    rows[1] |= {"place": [1, 0], "said": [f"seen {i}" for i in index]}
+    facts = {"images": len(index), "weights": "model", "shards": "digits", "grid": [2, 3], "rows": rows}
+    facts |= {"index": index, "titles": [f"class {i}" for i in index]}
+    (run / "analysis" / f"{name}.json").write_text(json.dumps(facts))
+    maps_RSP = np.arange(3 * len(index) * 6, dtype=np.float32).reshape(3, len(index), 6)
+    np.savez_compressed(run / "analysis" / f"{name}.npz", images=np.full((len(index), 4, 7, 3), 51, dtype=np.uint8), maps=maps_RSP)
 
 
 @pytest.fixture
@@ -141,7 +154,38 @@ def test_of_many_selections_the_first_are_shown(masked):
     folder = masked()
     leave_selections(folder / "scratch-train-x-0", 28)
     _, figure = analyses.draw(lay_out(collect(folder)))["selections-1"]
-    assert len(figure.axes) == (3 + 1) * (masked_tokens.MOST_ROWS + 2)
+    assert len(figure.axes[0].images) == 3 + (3 + 1) * masked_tokens.MOST_ROWS + 3
+
+
+def words(figure) -> list[str]:
+    return [text.get_text().replace("\n", " ") for text in figure.axes[0].texts]
+
+
+@pytest.mark.parametrize("name", ["maps", "grad-cam"])
+def test_arms_that_saw_the_same_images_are_drawn_below_these(masked, name: str) -> None:
+    folder = masked()
+    for run in ("scratch-train-x-0", "scratch-train-x-1", "ssat-train-x-0"):
+        leave_pictures(folder / run, [3, 1], name)
+    leave_pictures(folder / "ssat-train-y-0", [3, 2], name)
+    drawn = analyses.draw(lay_out(collect(folder)))
+    assert list(drawn) == [f"{name}-1", f"{name}-2"]
+    caption, both = drawn[f"{name}-1"]
+    assert "of the first seeds" in caption and len(both.axes[0].images) == 2 * (1 + 2 + 2) and len(both.axes[0].patches) == 2 * 2
+    of_arms = ["scratch, train, x: class token", "scratch, train, x: patch", "seen 3", "seen 1", "ssat, train, x: class token"]
+    assert words(both) == ["image", "class 3", "class 1", *of_arms, "ssat, train, x: patch", "seen 3", "seen 1"]
+    caption, alone = drawn[f"{name}-2"]
+    assert caption.startswith("ssat, train, y. ") and len(alone.axes[0].images) == 2 * (1 + 3)
+    assert [word for word in words(alone) if " " not in word] == ["image", "patch", "head"]
+
+
+def test_a_map_lies_over_the_grey_image_as_a_share_of_its_largest_value() -> None:
+    """Also on a grid that does not divide the image."""
+    image_HWC, map_hw = np.full((4, 7, 3), 51, dtype=np.uint8), np.array([[0.0, 1.0, 2.0], [0.5, 4.0, 0.0]])
+    drawn = pictures.over(image_HWC, map_hw)
+    for y, x in np.ndindex(4, 7):
+        share = map_hw[y * 2 // 4, x * 3 // 7] / 4
+        assert drawn[y, x] == pytest.approx(0.4 * 0.2 + 0.6 * np.array(colormaps["inferno"](share)[:3]))
+    assert pictures.over(image_HWC, 0 * map_hw) == pytest.approx(np.full((4, 7, 3), 0.08) + 0.6 * np.array(colormaps["inferno"](0.0)[:3]))
 
 
 @pytest.mark.release
@@ -154,7 +198,7 @@ def test_selections_are_pictures_of_the_first_seed_of_every_arm(masked):
     assert list(drawn) == ["selections-1", "selections-2"]
     caption, figure = drawn["selections-2"]
     assert caption.startswith("ssat, train, y, teacher: ") and "1.00 (0.50)" in caption and "next row's: 0.25" in caption
-    assert len(figure.axes) == (3 + 1) * (4 + 2)
+    assert len(figure.axes[0].images) == 3 + (3 + 1) * 4 + 3
     page = report.write(folder).read_text()
     assert (folder / "report" / "selections-2.png").is_file() and page.count("colour of the first token") == 4  # label and caption
     (folder / "ssat-train-y-0" / "analysis" / "selections-teacher.json").unlink()

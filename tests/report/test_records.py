@@ -184,6 +184,38 @@ def test_pictures_of_another_structure_are_damage(folder, capsys, arrays, said):
     assert said in shown.err and ("unreadable" in shown.out) is bool(said)
 
 
+ROW = {"name": "class token", "said": [], "place": [0, 1], "compared": True}
+PICTURED = {"images": 2, "weights": "model", "shards": "digits", "grid": [1, 2], "index": [5, 3], "titles": ["a", "b"], "rows": [ROW]}
+MAPS = {"images": np.zeros((2, 2, 4, 3), np.uint8), "maps": np.zeros((1, 2, 2), np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("facts", "arrays", "said"),
+    [
+        ({"rows": []}, {}, "(rows: "),
+        ({"titles": ["a"]}, {}, "(titles: 1 values of 2)"),
+        ({"grid": [2]}, {}, "(grid: 1 values of 2)"),
+        ({"rows": [ROW | {"said": ["x"]}]}, {}, "(rows[0].said: 1 values of 2)"),
+        ({"rows": [ROW | {"place": [1]}]}, {}, "(rows[0].place: 1 values of 2)"),
+        ({}, {"images": MAPS["images"][:1]}, "(images are not the RGB images that the JSON file names)"),
+        ({}, {"images": np.zeros((2, 0, 4, 3), np.uint8)}, "(images are not the RGB images that the JSON file names)"),
+        ({}, {"maps": MAPS["maps"][:, :1]}, "(maps are not numbers from 0 on, one for each place of the grid)"),
+        ({}, {"maps": MAPS["maps"] - 1}, "(maps are not numbers from 0 on, one for each place of the grid)"),
+        ({}, {"maps": MAPS["maps"] + np.nan}, "(maps are not numbers from 0 on, one for each place of the grid)"),
+        ({}, {}, ""),
+    ],
+)
+@pytest.mark.parametrize("name", ["maps", "grad-cam-ema"])
+def test_maps_of_another_structure_are_damage(folder, capsys, name, facts, arrays, said):
+    analysis = folder / "scratch-train-0" / "analysis"
+    analysis.mkdir()
+    (analysis / f"{name}.json").write_text(json.dumps(PICTURED | facts))
+    np.savez_compressed(analysis / f"{name}.npz", **MAPS | arrays)
+    assert cli.main(["report", str(folder)]) == 0
+    shown = capsys.readouterr()
+    assert said in shown.err and ("unreadable" in shown.out) is bool(said)
+
+
 @pytest.mark.parametrize("file", ["job.json", "metrics.jsonl", "run.yaml", "predictions-test.npz", "views-x.png"])
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_what_is_no_file_is_damage_and_nothing_waits_for_it(folder, capsys, file, make):

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from vitssl.analysis import attention, selections, tokens
+from vitssl.analysis import attention, grad_cam, maps, selections, tokens
 from vitssl.analysis.base import Numbers, Sample
+from vitssl.analysis.pictures import PICTURES
 from vitssl.atomic import replacing
 from vitssl.config import ConfigError
 from vitssl.files import write_json
@@ -30,15 +31,19 @@ class Analysis:
     Attributes:
         measure: gives the numbers.
         part: gives what it looks at, or raises a ConfigError that says why there is none.
+        images: how many it draws unless told.
     """
 
     measure: Callable[[Trained, Sample], Numbers]
     part: Callable[[Trained], Any]
+    images: int = 1000
 
 
 KINDS = {
     "attention": Analysis(attention.measure, attention.transformer_of),
     "tokens": Analysis(tokens.measure, tokens.places_of),
+    "maps": Analysis(maps.measure, attention.transformer_of, PICTURES),
+    "grad-cam": Analysis(grad_cam.measure, grad_cam.place_of, PICTURES),
     "selections": Analysis(selections.measure, selections.selection_of),
     "mask-attention": Analysis(attention.to_masked_tokens, selections.selection_of),
 }

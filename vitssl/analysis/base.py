@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from vitssl.config import NO_SHARDS, ConfigError
+from vitssl.data import UNLABELLED
 from vitssl.data.index import load_index
 from vitssl.data.loading.batch import Batch
 from vitssl.data.loading.loader import EvalLoader
@@ -64,6 +65,12 @@ class Sample:
         """Refuse what a network that diverged gives."""
         if not values.isfinite().all():
             raise ConfigError(f"the {what} are not finite", place=str(self.trained.folder))
+
+    def labels(self, classes: list[str] | None = None) -> list[int]:
+        """The classes of its images, UNLABELLED for none; all have none where ``classes`` are others than the shards'."""
+        if classes is not None and classes != self.index.classes:
+            return [UNLABELLED] * len(self.positions)
+        return self.index.label[self.positions].tolist()
 
     def facts(self) -> dict[str, Any]:
         """Where the images and the weights are from."""

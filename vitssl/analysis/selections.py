@@ -11,12 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitssl.analysis.base import Numbers, Sample
+from vitssl.analysis.pictures import PICTURES, pixels
 from vitssl.backbones.base import IsotropicTransformer
 from vitssl.backbones.masked_tokens import Selection, hard_weights, subset_sizes
 from vitssl.config import ConfigError
 from vitssl.trained import Trained
-
-PICTURES = 10  # images that are drawn
 
 
 def selection_of(trained: Trained) -> Selection:
@@ -40,7 +39,7 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
     """
     part, scores = selection_of(trained), []
     handle = part.register_forward_pre_hook(lambda part, inputs: scores.append(part.scores(inputs[0].tokens_BND)))
-    selected, pixels = [], []
+    selected, images = [], []
     try:
         with torch.no_grad():
             for batch in sample.batches():
@@ -48,8 +47,8 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
                 images_BCHW = batch.views["main"]
                 grid = trained.encode(images_BCHW).grid
                 selected.append((hard_weights(scores[0]) > 0).cpu())
-                if sum(map(len, pixels)) < PICTURES:
-                    pixels.append(_pixels(trained, images_BCHW)[:PICTURES])
+                if sum(map(len, images)) < PICTURES:
+                    images.append(pixels(trained, images_BCHW)[:PICTURES])
     finally:
         handle.remove()
     selected_SJN = torch.cat(selected)
@@ -63,7 +62,7 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
         "selection": part.cfg.selection,
     }
     arrays = {
-        "images": np.concatenate(pixels)[:PICTURES],
+        "images": np.concatenate(images)[:PICTURES],
         "selected": selected_SJN[:PICTURES].numpy(),
         "index": sample.positions[:PICTURES],
         "frequency": selected_SJN.double().mean(0).numpy(),  # of each place of the grid
@@ -85,9 +84,3 @@ def iou(selected_SJN: Tensor) -> Tensor:
     shared_SJJ = members_SJN @ members_SJN.transpose(1, 2)
     sizes_SJ = members_SJN.sum(-1)
     return shared_SJJ / (sizes_SJ[:, :, None] + sizes_SJ[:, None, :] - shared_SJJ)
-
-
-def _pixels(trained: Trained, images_BCHW: Tensor) -> np.ndarray:
-    """What the network saw, as uint8 (B, H, W, 3)."""
-    mean, std = (torch.tensor(values, device=images_BCHW.device)[:, None, None] for values in (trained.mean, trained.std))
-    return ((images_BCHW.float() * std + mean) * 255).round().clamp(0, 255).byte().permute(0, 2, 3, 1).cpu().numpy()

@@ -46,7 +46,7 @@ class TimmNetwork(Backbone):
         self._name, self._only_px = cfg.network, size_px if _is_of_one_size(cfg) else None
         self.embed_dim = output.shape[1 if output.dim() == 4 and not self._channels_last else -1]
         self.strides, self.widths, self.norm = (config.stride_px(cfg),), (self.embed_dim,), nn.Identity()
-        _check_grid(cfg, size_px, self._features(output, self.grid(size_px)))
+        _check_grid(cfg, size_px, self.features(output, self.grid(size_px)))
         # what some networks keep of their parameters in evaluation mode, where a teacher is while its parameters move
         self._caching = tuple(part for part in self.network.modules() if hasattr(part, "attention_bias_cache"))
         self._layer_ids = _layer_ids(self.network)
@@ -70,12 +70,13 @@ class TimmNetwork(Backbone):
         assert keep_BM is None and mask_BN is None, "config lets no objective hide tokens of a network of timm"
         for part in self._caching:
             part.attention_bias_cache = {}
-        last = self._features(self.network(embedded.tokens), embedded.grid)
+        last = self.features(self.network(embedded.tokens), embedded.grid)
         if last.grid != embedded.grid:
             raise ConfigError(f"{self._name} has {last.grid} tokens of an image in which {embedded.grid} are expected", FIELD)
         return last.holding(last.sequence(), intermediates=dict.fromkeys(out_indices, last))
 
-    def _features(self, output: Tensor, grid: tuple[int, ...]) -> Features:
+    def features(self, output: Tensor, grid: tuple[int, ...]) -> Features:
+        """What timm's network gives."""
         if output.dim() == 4:
             return Features.of_map(output.permute(0, 3, 1, 2) if self._channels_last else output)
         return Features.split(output, self.num_prefix_tokens, 0, grid)

@@ -128,11 +128,12 @@ def _analyze_parser(commands: argparse._SubParsersAction) -> None:
     add("folders", nargs="+", type=Path, metavar="folder", help="run folder")
     add(
         "analysis",
-        choices=("attention", "tokens", "selections", "mask-attention"),
+        choices=("attention", "tokens", "maps", "grad-cam", "selections", "mask-attention"),
         help="how far the heads of each block look, and at which tokens; how alike an image's tokens are after each block, and how many "
-        "directions images differ in; which patches masked tokens select; how much the class token attends to each masked token",
+        "directions images differ in; pictures of what the class token and some patches look at; pictures of where images speak for "
+        "their class; which patches masked tokens select; how much the class token attends to each masked token",
     )
-    add("--images", type=positive, default=1000, help="number of images to draw (default: %(default)s)")
+    add("--images", type=positive, help="number of images to draw (default: 1000; for maps and grad-cam 10)")
     add("--seed", type=not_negative, default=0, help="random seed of the draw of images (default: %(default)s)")
     add("--shards", help="shards to use in place of the run's, with any classes")
     add("--split", help="split of the shards, or several joined by + (default: the run's test split)")
@@ -242,7 +243,7 @@ def _analyze(arguments: argparse.Namespace) -> None:
     folders = runs_of(arguments.folders, arguments.checkpoint)
     for folder in folders:
         note_unfinished(folder, arguments.checkpoint)
-    from vitssl.analysis import analyze_each
+    from vitssl.analysis import KINDS, analyze_each
     from vitssl.analysis.base import Sample
     from vitssl.trained import load
 
@@ -250,7 +251,7 @@ def _analyze(arguments: argparse.Namespace) -> None:
         return load(folder, arguments.checkpoint, weights=arguments.weights)
 
     def sample_of(trained: Trained) -> Sample:
-        return Sample(trained, arguments.images, arguments.split, arguments.shards, arguments.seed)
+        return Sample(trained, arguments.images or KINDS[arguments.analysis].images, arguments.split, arguments.shards, arguments.seed)
 
     for figure in analyze_each(folders, arguments.analysis, loaded, sample_of):
         print(figure, flush=True)

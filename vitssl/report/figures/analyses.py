@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib import rc_context
 
-from vitssl.report.figures import blocks, masked_tokens, style
+from vitssl.report.figures import blocks, masked_tokens, pictures, style
 from vitssl.report.figures.analysed import Analysed
 from vitssl.report.figures.style import COLOURS, MARKERS, STYLE, Plot
 from vitssl.report.results.grid import Grid
@@ -16,10 +16,13 @@ from vitssl.report.results.grid import Grid
 DRAWN: dict[str, Callable[[list[Analysed]], Plot]] = {
     "attention": blocks.attention,
     "tokens": blocks.tokens,
+    "maps": pictures.maps,
+    "grad-cam": pictures.grad_cam,
     "selections": masked_tokens.selections,
     "mask-attention": masked_tokens.mask_attention,
 }
 EACH = ("selections",)  # a figure for each run
+BESIDE = ("maps", "grad-cam")  # one for all runs that looked at the same images
 
 
 def save(folder: Path, name: str, stem: str) -> Path:
@@ -38,16 +41,27 @@ def save(folder: Path, name: str, stem: str) -> Path:
 
 
 def draw(grid: Grid) -> dict[str, Plot]:
-    """The figures of a sweep's analysed runs, by file name; the first seed of what has pictures of its own."""
+    """The figures of a sweep's analysed runs, by file name; of what has pictures the first seed."""
     made: dict[str, Plot] = {}
     with rc_context(STYLE):
         for name in DRAWN:
-            groups = _groups(grid, name)
-            if name in EACH:
-                made |= {f"{name}-{i}": DRAWN[name](runs[:1]) for i, runs in enumerate(groups.values(), start=1)}
+            groups = list(_groups(grid, name).values())
+            if name in (*EACH, *BESIDE):
+                parts = _parts(name, [runs[0] for runs in groups])
+                made |= {f"{name}-{i}": DRAWN[name](runs) for i, runs in enumerate(parts, start=1)}
             elif groups:
-                made[name] = DRAWN[name]([run for runs in groups.values() for run in runs])
+                made[name] = DRAWN[name]([run for runs in groups for run in runs])
     return made
+
+
+def _parts(name: str, runs: list[Analysed]) -> list[list[Analysed]]:
+    """The runs of each figure."""
+    if name in EACH:
+        return [[run] for run in runs]
+    by_images: dict[tuple[str, ...], list[Analysed]] = {}
+    for run in runs:
+        by_images.setdefault((run.facts["shards"], *map(str, run.facts["index"])), []).append(run)
+    return list(by_images.values())
 
 
 def _groups(grid: Grid, name: str) -> dict[str, list[Analysed]]:

@@ -16,6 +16,8 @@ from matplotlib.figure import Figure
 
 from vitssl.report.figures import style
 from vitssl.report.figures.analysed import Analysed, by_label, images_of
+from vitssl.report.figures.pictures import enlarged
+from vitssl.report.figures.sheet import Sheet
 from vitssl.report.figures.style import COLOURS, MARKERS, Plot
 
 DIMMED, GREY = 0.8, 0.6  # how far a patch that is not selected goes to which grey
@@ -33,24 +35,16 @@ def selections(runs: list[Analysed]) -> Plot:
     S, J, _ = selected_SJN.shape
     selected_SJhw, frequency_Jhw = selected_SJN.reshape(S, J, *run.facts["grid"]), frequency_JN.reshape(J, *run.facts["grid"])
     tokens = _shown(J)
-    figure = Figure(figsize=(2.2 + 1.0 * S, 1.05 * (len(tokens) + 2)), layout="constrained")
-    axes = figure.subplots(len(tokens) + 2, S + 1, squeeze=False)
-    colours_J3 = _colours(J)
-    for s in range(S):
-        _picture(axes[0, s], images_SHWC[s])
-        for row, j in enumerate(tokens, start=1):
-            _picture(axes[row, s], _dimmed(images_SHWC[s], selected_SJhw[s, j]))
-        _picture(axes[-1, s], _overlay(images_SHWC[s], selected_SJhw[s], colours_J3))
-    for row, j in enumerate(tokens, start=1):
-        _picture(axes[row, S], np.repeat(1 - frequency_Jhw[j, ..., None], 3, axis=2))
-    axes[1, S].set_title("how often\n(black: always)", fontsize=7)
-    for axis in (axes[0, S], axes[-1, S]):
-        axis.set_visible(False)
-    axes[0, 0].set_ylabel("image", fontsize=7)
-    axes[-1, 0].set_ylabel("first token\nto select", fontsize=7)
-    for row, j in enumerate(tokens, start=1):
-        axes[row, 0].set_ylabel(f"token {j + 1}\n{run.facts['sizes'][j]} patches", fontsize=7, color=colours_J3[j])
-    return _selections_caption(run), figure
+    sheet, colours_J3 = Sheet(S + 1), _colours(J)
+    sheet.add("image", list(images_SHWC))
+    for j in tokens:
+        pictures = [_dimmed(image_HWC, selected_Jhw[j]) for image_HWC, selected_Jhw in zip(images_SHWC, selected_SJhw, strict=True)]
+        frequency_hw3 = np.repeat(1 - frequency_Jhw[j, ..., None], 3, axis=2)
+        above = [*[""] * S, "how often"] if j == tokens[0] else None
+        sheet.add(f"token {j + 1}: {run.facts['sizes'][j]} patches", [*pictures, frequency_hw3], above=above, colour=colours_J3[j])
+    overlays = [_overlay(image_HWC, selected_Jhw, colours_J3) for image_HWC, selected_Jhw in zip(images_SHWC, selected_SJhw, strict=True)]
+    sheet.add("first token to select", overlays)
+    return _selections_caption(run), sheet.done()
 
 
 def _shown(count: int) -> list[int]:
@@ -65,35 +59,21 @@ def _selections_caption(run: Analysed) -> str:
     drawn = "a random selection, the same for all images" if facts["selection"] == "random" else "the highest-scoring patches"
     return (
         f"{run.label}: {drawn} of each masked token. Below, each patch has the colour of the first token that selects it; on the "
-        f"right, how often each place is selected over {facts['images']} images. Share of a token's patches with a neighbour that it also "
-        f"selects (for random sets): {near}. Intersection over union of each row's set and the next row's: {shared or 'none'}."
+        f"right, how often each place is selected over {facts['images']} images (black: always). Share of a token's patches with a "
+        f"neighbour that it also selects (for random sets): {near}. Intersection over union of each row's set and the next row's: "
+        f"{shared or 'none'}."
     )
-
-
-def _picture(axis: Axes, image_HWC: np.ndarray) -> None:
-    axis.imshow(image_HWC, interpolation="nearest")
-    axis.set(xticks=[], yticks=[])
-    axis.grid(False)
-    for spine in axis.spines.values():
-        spine.set_visible(False)
-
-
-def _enlarged(grid_hw: np.ndarray, image_HWC: np.ndarray) -> np.ndarray:
-    """A value for each patch as one for each pixel."""
-    H, W = image_HWC.shape[:2]
-    h, w = grid_hw.shape[:2]
-    return grid_hw.repeat(H // h, axis=0).repeat(W // w, axis=1)
 
 
 def _dimmed(image_HWC: np.ndarray, selected_hw: np.ndarray) -> np.ndarray:
     pixels_HWC = image_HWC / 255
-    return np.where(_enlarged(selected_hw, image_HWC)[..., None], pixels_HWC, DIMMED * GREY + (1 - DIMMED) * pixels_HWC)
+    return np.where(enlarged(selected_hw, image_HWC)[..., None], pixels_HWC, DIMMED * GREY + (1 - DIMMED) * pixels_HWC)
 
 
 def _overlay(image_HWC: np.ndarray, selected_Jhw: np.ndarray, colours_J3: list[tuple[float, ...]]) -> np.ndarray:
     first_hw = selected_Jhw.argmax(0)  # the last token selects all
     grey_HW1 = image_HWC.mean(-1, keepdims=True) / 255
-    return 0.45 * grey_HW1 + 0.55 * _enlarged(np.array(colours_J3)[first_hw], image_HWC)
+    return 0.45 * grey_HW1 + 0.55 * enlarged(np.array(colours_J3)[first_hw], image_HWC)
 
 
 def _colours(count: int) -> list[tuple[float, ...]]:

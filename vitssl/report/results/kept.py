@@ -63,6 +63,8 @@ def check(folder: Path) -> None:
             _check_masked_tokens(facts, path)
         if path.name.startswith("selections"):
             _check_selections(facts, path)
+        if path.name.startswith(("maps", "grad-cam")):
+            _check_pictured(facts, path)
     for path in folder.glob("analysis/*.npz"):
         read_intact(path)
     for path in folder.glob("*.png"):
@@ -124,6 +126,19 @@ def _check_selections(facts: dict[str, Any], path: Path) -> None:
         refuse(beside, "selected does not say of each patch whether a masked token selects it")
     if frequency_JP.shape != (J, P) or frequency_JP.dtype.kind != "f":
         refuse(beside, "frequency does not say how often a masked token selects each patch")
+
+
+def _check_pictured(facts: dict[str, Any], path: Path) -> None:
+    R, S, P = len(facts["rows"]), len(facts["index"]), math.prod(facts["grid"])
+    said, places = ([(f"rows[{r}].{name}", row[name]) for r, row in enumerate(facts["rows"]) if row[name]] for name in ("said", "place"))
+    _check_lengths(path, S, [("titles", facts["titles"]), *said])
+    _check_lengths(path, 2, [("grid", facts["grid"]), *places])
+    beside = path.with_suffix(".npz")
+    images_SHWC, maps_RSP = _arrays(beside, ("images", "maps"))
+    if images_SHWC.ndim != 4 or images_SHWC.shape[::3] != (S, 3) or not images_SHWC.size or images_SHWC.dtype != np.uint8:
+        refuse(beside, "images are not the RGB images that the JSON file names")
+    if maps_RSP.shape != (R, S, P) or maps_RSP.dtype.kind != "f" or not np.isfinite(maps_RSP).all() or (maps_RSP < 0).any():
+        refuse(beside, "maps are not numbers from 0 on, one for each place of the grid")
 
 
 def _arrays(path: Path, names: Iterable[str], *optional: str) -> list[Any]:

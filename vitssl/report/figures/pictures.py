@@ -1,0 +1,79 @@
+"""Figures of images, and of maps over them: what tokens attend to, and where images speak for their class.
+
+Shapes: S images of H x W pixels, R rows of maps on a grid of h x w places.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+
+from vitssl.report.figures.analysed import Analysed
+from vitssl.report.figures.sheet import Sheet
+from vitssl.report.figures.style import Plot
+
+COLOURED = 0.6  # how much of a map's colour lies over the grey image
+
+
+def maps(runs: list[Analysed]) -> Plot:
+    """What tokens attend to: LUT's Figure 1b; of a single run by each head too."""
+    what = "What the class token, and patches that a square marks, attend to among the patches in the last block, as means over heads"
+    return _caption(what, runs), _figure(runs)
+
+
+def grad_cam(runs: list[Analysed]) -> Plot:
+    """Where images speak for their class: SSAT's Figure 10, LUT's Figure 3."""
+    what = (
+        "Below the images, Grad-CAM: where an image speaks for its own class (of an unknown one: for the predicted class), which nothing "
+        "does in a dark map; and the class that is predicted, with its probability"
+    )
+    return _caption(what, runs), _figure(runs)
+
+
+def _caption(what: str, runs: list[Analysed]) -> str:
+    whose = f"{runs[0].label}. {what}." if len(runs) == 1 else f"{what}, of the first seeds."
+    return f"{whose} Every map has a scale of its own, from 0 (dark) to its largest value (bright)."
+
+
+def _figure(runs: list[Analysed]) -> Figure:
+    """The images, below them the maps of every run; of several those that are to be compared."""
+    titles = runs[0].facts["titles"]
+    sheet = Sheet(len(titles))
+    for run in runs:
+        images_SHWC, maps_RShw = _arrays(run)
+        if run is runs[0]:
+            sheet.add("image", list(images_SHWC), above=titles)
+        for row, maps_Shw in zip(run.facts["rows"], maps_RShw, strict=True):
+            if len(runs) == 1 or row["compared"]:
+                name = row["name"] if len(runs) == 1 else f"{run.label}: {row['name']}"
+                sheet.add(name, list(map(over, images_SHWC, maps_Shw)), below=row["said"], square=_square(row["place"], run))
+    return sheet.done()
+
+
+def _arrays(run: Analysed) -> tuple[np.ndarray, np.ndarray]:
+    """Images (S, H, W, 3), and maps (R, S, h, w)."""
+    with np.load(run.arrays) as arrays:
+        return arrays["images"], arrays["maps"].reshape(*arrays["maps"].shape[:2], *run.facts["grid"])
+
+
+def _square(place: list[int] | None, run: Analysed) -> tuple[float, ...] | None:
+    """Around a patch."""
+    if place is None:
+        return None
+    (row, column), (rows, columns) = place, run.facts["grid"]
+    return column / columns, row / rows, 1 / columns, 1 / rows
+
+
+def over(image_HWC: np.ndarray, map_hw: np.ndarray) -> np.ndarray:
+    """A map, as a share of its largest value, in colours over the grey image, (H, W, 3)."""
+    shares_hw = map_hw / max(map_hw.max(), np.finfo(np.float32).tiny)
+    colours_HW3 = colormaps["inferno"](enlarged(shares_hw, image_HWC))[..., :3]
+    return (1 - COLOURED) * image_HWC.mean(-1, keepdims=True) / 255 + COLOURED * colours_HW3
+
+
+def enlarged(grid_hw: np.ndarray, image_HWC: np.ndarray) -> np.ndarray:
+    """A value for each place of a grid as one for each pixel."""
+    H, W = image_HWC.shape[:2]
+    h, w = grid_hw.shape[:2]
+    return grid_hw[np.arange(H) * h // H][:, np.arange(W) * w // W]
