@@ -170,6 +170,7 @@ def test_a_rate_that_would_rise_to_its_end_is_refused_in_a_plan_and_read_in_a_ru
     ("field", "value", "owner"),
     [
         ("data.val_seed", 7, "a val_fraction"),
+        ("data.val_metric", "loss", "a val_fraction or a val_split"),
         ("data.views.main.pad_px", 3, "crop: pad"),
         ("data.views.main.auto_augment_interpolation", "bilinear", "an auto_augment"),
         ("data.views.main.erasing_scale", [0.02, 0.4], "an erasing_prob"),

@@ -107,6 +107,15 @@ def test_validation_is_stratified_disjoint_and_keeps_its_labels():
     assert set(split(val_fraction=0.2, val_seed=1).val) != set(parts.val)
 
 
+def test_the_area_under_a_curve_needs_held_out_images_of_every_class():
+    assert counts(INDEX, split(val_fraction=0.2, val_metric="auc").val) == [8, 4, 2]
+    index = make_index([40, 20, 1], [4, 4, 4])  # the one image of the last class stays in training
+    with pytest.raises(ConfigError, match=r"data\.val_metric: auc needs held-out images of every class, and there are none of class 2$"):
+        split(index, val_fraction=0.2, val_metric="auc")
+    assert counts(index, split(index, val_fraction=0.2, val_metric="loss").val) == [8, 4, 0]
+    split(index, val_fraction=0.2, val_metric="auc", evaluated=False)  # a stage without classifier
+
+
 def test_validation_comes_out_of_the_subset():
     parts = split(images=Subset(per_class=10), val_fraction=0.3)
     assert counts(INDEX, parts.train) == [7, 7, 7] and counts(INDEX, parts.val) == [3, 3, 3]

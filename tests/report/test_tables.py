@@ -285,6 +285,22 @@ def test_what_held_out_images_choose_is_told_in_the_terminal(sweep):
     assert "best.pt" not in summary(sweep(arms, axes), width=200)
 
 
+@pytest.mark.parametrize("missing", [False, True])
+def test_it_is_told_by_the_sweeps_metric_where_all_have_it(sweep, missing):
+    of_seed = [{"top1": 79.0, "balanced_accuracy": 60.0}, {"top1": 79.0} if missing else {"top1": 79.0, "balanced_accuracy": 62.0}]
+    make = {
+        ("ssat", seed): {"done": {"selected": selected, "test": {"top1": 80.0, "balanced_accuracy": 70.0}}}
+        for seed, selected in enumerate(of_seed)
+    }
+    laid_out = lay_out(collect(sweep({"ssat": 80.0}, {"seed": [0, 1]}, make=make, metric="test/balanced_accuracy")))
+    told, shown = ("top-1", "79.00 ± 0.00") if missing else ("balanced accuracy", "61.00 ± 1.41")
+    assert f"Test {told} at the epoch that held-out images choose, which best.pt holds: ssat {shown} %." in " ".join(
+        sentences(findings(laid_out))
+    )
+    table = evaluations.readings(laid_out)
+    assert table.header[1] == f"{told} at the best validation epoch" and texts(table)["ssat"][0] == shown
+
+
 def test_of_many_models_what_held_out_images_choose_stands_in_a_table(sweep):
     names = [str(n) for n in range(6)]
     done = {("ssat", name, 0): {"done": {"selected": {"top1": 79.0, "epoch": 40}}} for name in names}

@@ -407,6 +407,33 @@ def test_validation_selects_and_the_average_is_evaluated(folder):
     assert evaluate_folder(run, ClassificationConfig(weights="ema")) == done["test_ema"] != done["test"]
 
 
+def test_held_out_images_choose_by_the_metric_that_is_asked_for(folder):
+    """Of several epochs, also by what takes all predictions at once; the test images' results are kept with it."""
+    run = folder("run", CLASSIFY, {"data": {"val_fraction": 0.2, "val_metric": "balanced_accuracy"}, "loop": {"epochs": 3}})
+    assert train.main([str(run)]) == 0
+    done = json.loads((run / "done.json").read_text())
+    evals = [e for e in read_events(run / "metrics.jsonl") if e["event"] == "eval"]
+    best = max(evals, key=lambda e: e["val"]["balanced_accuracy"])
+    assert done["selected"]["epoch"] == best["epoch"] and done["selected"].items() >= best["test"].items()
+    assert evaluate_folder(run, ClassificationConfig(), "best.pt")["balanced_accuracy"] == done["selected"]["balanced_accuracy"]
+
+
+@pytest.mark.parametrize(
+    ("metric", "before", "new", "better"),
+    [
+        ("top1", {}, 0.0, True),
+        ("top1", {"top1": 50.0}, 50.0, False),
+        ("macro_f1", {"top1": 90.0, "macro_f1": 50.0}, 51.0, True),
+        ("loss", {"loss": 0.5}, 0.4, True),
+        ("loss", {"loss": 0.5}, 0.6, False),
+        ("loss", {"loss": float("nan")}, 9.0, True),
+        ("loss", {"loss": 9.0}, float("nan"), False),
+    ],
+)
+def test_what_is_better_depends_on_the_metric(metric, before, new, better):
+    assert evaluate.is_better({metric: new}, before, metric) is better
+
+
 class Killed(BaseException):
     """Nothing of the loop runs any more."""
 

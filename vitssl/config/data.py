@@ -122,6 +122,8 @@ class Data:
     val_split: Optional[str] = None  # split of the shards held out for choosing the epoch, evaluated as "val"
     val_fraction: float = 0.0  # in place of val_split: fraction of the training images to hold out
     val_seed: int = 0  # random seed of the draw of val_fraction
+    # what the held-out images choose the epoch by (best.pt); of ece and loss the lowest. Other metrics do not change it
+    val_metric: Literal["top1", "top5", "balanced_accuracy", "macro_f1", "auc", "ece", "loss"] = "top1"
     # in images: a larger epoch is shuffled only within windows of this size, so that shards are read in order
     shuffle_window: int = SHUFFLE_WINDOW
     repeats: int = 1  # repeated augmentation: copies of each image in a batch; the number of samples per epoch stays the same
@@ -141,6 +143,7 @@ class Data:
     def inactive_fields(self) -> dict[str, str]:
         """As `View.inactive_fields`."""
         owners = {} if self.val_fraction else {"val_seed": "a val_fraction"}
+        owners |= {} if self.val_fraction or self.val_split is not None else {"val_metric": "a val_fraction or a val_split"}
         owners |= {"test_split": "no data.folds"} if self.folds else {}
         return owners if self.mean is None else owners | {"normalize": "no data.mean and data.std"}
 

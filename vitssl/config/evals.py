@@ -47,6 +47,7 @@ METRICS = {
     "ece": Metric("ECE", lower_is_better=True),
     "loss": Metric("NLL", unit="", lower_is_better=True),
 }
+EARLY = ("top1", "top5", "loss")  # those that a classifier is evaluated by during training too; the others need all predictions at once
 METRICS_ALSO_CALLED = {"accuracy": "top1", "acc": "top1", "acc1": "top1", "acc5": "top5", "f1": "macro_f1", "auroc": "auc", "nll": "loss"}
 
 

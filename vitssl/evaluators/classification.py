@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitssl import dist
-from vitssl.config.evals import FIRST
+from vitssl.config.evals import EARLY, FIRST
 from vitssl.evaluators.base import Evaluator, Result, Subject, evaluation_mode, means, summed
 from vitssl.evaluators.metrics import area_under_curve, of_predictions, top_k_correct
 
@@ -33,7 +33,7 @@ class Classification(Evaluator):
                 on_device.append(summed(first_B, top5_B, loss_B))
                 if complete:
                     kept.append(tuple(values.cpu() for values in (batch.index_B, labels_B, top5_B, loss_B, logits_BK.softmax(1))))
-        metrics = means(on_device, ("top1", "top5", "loss"))
+        metrics = means(on_device, EARLY)
         if not complete:
             return Result(metrics)
         # a rank may have no image

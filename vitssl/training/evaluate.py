@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
 
 from vitssl import config, dist, evaluators
 from vitssl.atomic import replacing
-from vitssl.config.evals import FIRST, EvalConfig, evals_of, metric_of
+from vitssl.config.evals import EARLY, FIRST, EvalConfig, evals_of, metric_of
 from vitssl.files import read_json, write_json
 from vitssl.run_folder import DONE, EVALS, LAST, to_evaluate
 from vitssl.trained import load
@@ -20,7 +21,8 @@ from vitssl.training.train_state import TrainState
 def in_training(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -> None:
     """Run evaluators; by default a classifying Run's accuracy on the test split, on the held-out split and with averaged weights."""
     progress, last = train_state.progress, train_state.progress.step == train_state.total_steps
-    results = evaluators.evaluate(train_state.subject, due, complete=last)
+    complete = last or train_state.run.data.val_metric not in EARLY
+    results = evaluators.evaluate(train_state.subject, due, complete=complete)
     train_state.subject.forget_features()
     train_state.model.train()
     progress.to_evaluate = False
@@ -42,10 +44,16 @@ def headlines(metrics: dict[str, dict[str, float]]) -> str:
 
 def _remember_best(train_state: TrainState, metrics: dict[str, dict[str, float]]) -> None:
     progress, here = train_state.progress, {"epoch": train_state.epoch}
-    if "test" in metrics and metrics["test"]["top1"] > progress.best_test.get("top1", -1.0):
+    if "test" in metrics and is_better(metrics["test"], progress.best_test, "top1"):
         progress.best_test = metrics["test"] | here
-    if "val" in metrics and metrics["val"]["top1"] > progress.best_val.get("top1", -1.0):
+    if "val" in metrics and is_better(metrics["val"], progress.best_val, train_state.run.data.val_metric):
         progress.best_val, progress.selected = metrics["val"] | here, metrics["test"] | here
+
+
+def is_better(new: dict[str, float], best: dict[str, float], metric: str) -> bool:
+    """Is a result better than the best one before, if there was any that is a number?"""
+    before = best.get(metric, math.nan)
+    return math.isnan(before) or (new[metric] < before if metric_of(metric).lower_is_better else new[metric] > before)
 
 
 def write_results(

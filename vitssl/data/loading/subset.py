@@ -95,6 +95,8 @@ def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bo
     if data.images is not None:
         images = take(index, images, data.images, "data.images", run_seed)
     val = _validation(index, images, data, evaluated)
+    if evaluated and len(val):
+        _check_metric(index, val, data.val_metric)
     train = images[~groups.with_others(index, val)[images]] if data.val_fraction else images
     labels = index.label.copy()
     if data.labels is not None:
@@ -179,6 +181,12 @@ def _validation(index: Index, images: np.ndarray, data: Data, evaluated: bool) -
         classes = np.count_nonzero(of_class)
         raise ConfigError(f"{len(order)} labelled images in {classes} classes leave none to hold out", "data.val_fraction")
     return np.sort(_first(order, labels, counts))
+
+
+def _check_metric(index: Index, val: np.ndarray, metric: str) -> None:
+    lacking = [name for k, name in enumerate(index.classes) if not (index.label[val] == k).any()]
+    if metric == "auc" and lacking:
+        raise ConfigError(f"auc needs held-out images of every class, and there are none of {few(lacking)}", "data.val_metric")
 
 
 def _test(index: Index, data: Data, images: np.ndarray, evaluated: bool) -> np.ndarray:

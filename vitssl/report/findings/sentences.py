@@ -7,6 +7,7 @@ from functools import lru_cache
 from statistics import mean
 
 from vitssl.config import Site
+from vitssl.config.evals import metric_of
 from vitssl.costs.emissions import names_grid
 from vitssl.report.findings import collapsed, unfinished
 from vitssl.report.findings.advice import next_steps, recommendation
@@ -128,10 +129,12 @@ def _one_start(grid: Grid) -> list[str]:
 
 def _best_epoch(grid: Grid) -> str:
     """What the epochs give that held-out images choose, of as many models as a sentence holds."""
-    scores = {grid.model(row, column): grid.scores(row, column, "selected", "top1") for row, column, _ in grid.models()}
-    told = [f"{name} {plus_minus(list(of_seeds.values()))} %" for name, of_seeds in scores.items() if of_seeds]
+    key = best.chosen_metric(grid)
+    metric = metric_of(key)
+    scores = {grid.model(row, column): grid.scores(row, column, "selected", key) for row, column, _ in grid.models()}
+    told = [f"{name} {plus_minus(list(of_seeds.values()))} {metric.unit}".rstrip() for name, of_seeds in scores.items() if of_seeds]
     shown = listed(told) if len(told) <= MOST_SUBJECTS else "see the table “Other readings of the same runs”"
-    return f"Test top-1 at the epoch that held-out images choose, which best.pt holds: {shown}." if told else ""
+    return f"Test {metric.name} at the epoch that held-out images choose, which best.pt holds: {shown}." if told else ""
 
 
 def _against_paper(grid: Grid) -> str:

@@ -16,6 +16,14 @@ SHOWN_P = 0.001  # that is shown
 Corrected = dict[frozenset[Row], float]  # p-values after Holm's correction, of two rows
 
 
+def chosen_metric(grid: Grid) -> str:
+    """What the epochs that held-out images choose are told by: the sweep's metric where all of them have it, else top-1."""
+    evaluator, usual = grid.metric
+    models = [(row, column) for row, column, _ in grid.models()]
+    given = all(grid.scores(*model, "selected", usual).keys() == grid.scores(*model, "selected", "top1").keys() for model in models)
+    return usual if evaluator == "test" and given else "top1"
+
+
 def leading(grid: Grid) -> list[str]:
     """What is best in every column; of more than two which arms lead in which."""
     said = [text for column in grid.columns if (text := best(grid, column))]

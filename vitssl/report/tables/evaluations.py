@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from vitssl.config.evals import BINS, FIRST, KINDS, METRICS, OF_FEATURES
+from vitssl.config.evals import BINS, FIRST, KINDS, METRICS, OF_FEATURES, metric_of
+from vitssl.report.results.best import chosen_metric
 from vitssl.report.results.collect import RunFolder
 from vitssl.report.results.confusion import Confusion, matrices
 from vitssl.report.results.grid import Grid
@@ -134,16 +135,20 @@ def _quality(c: Confusion, k: int) -> list[Entry]:
 
 def readings(grid: Grid) -> Table | None:
     """Other accuracies of the same runs: what choosing the epoch on the test set or on held-out images would give."""
-    kinds = {"test_ema": "top-1 of averaged weights", "selected": "top-1 at the best validation epoch"}
-    kinds["test_best"] = "best top-1 on the TEST set"
-    kinds = {k: name for k, name in kinds.items() if any(grid.scores(r, c, k, "top1") for r in grid.rows for c in grid.columns)}
+    chosen = chosen_metric(grid)
+    kinds = {
+        ("test_ema", "top1"): "top-1 of averaged weights",
+        ("selected", chosen): f"{metric_of(chosen).name} at the best validation epoch",
+        ("test_best", "top1"): "best top-1 on the TEST set",
+    }
+    kinds = {kind: name for kind, name in kinds.items() if any(grid.scores(r, c, *kind) for r in grid.rows for c in grid.columns)}
     if all(grid.scores(r, c, "test_best", "top1") == grid.scores(r, c, "test", "top1") for r in grid.rows for c in grid.columns):
-        kinds.pop("test_best", None)  # of a single evaluation
+        kinds.pop(("test_best", "top1"), None)  # of a single evaluation
     if not kinds:
         return None
     rows = []
     for row in (r for r in grid.rows if r.done):
-        scores = [list(grid.scores(row, column, kind, "top1").values()) for column in grid.columns for kind in kinds]
+        scores = [list(grid.scores(row, column, *kind).values()) for column in grid.columns for kind in kinds]
         rows.append([Entry(grid.label(row)), *(Entry(plus_minus(s) if s else DASH) for s in scores)])
     groups = [("", 1), *((grid.name(c) or "accuracy", len(kinds)) for c in grid.columns)]
     caption = (
