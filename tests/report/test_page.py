@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from vitssl import report
+from vitssl import cli, report
 from vitssl.report.figures import plots
 from vitssl.report.pages.sections import compared
 from vitssl.report.results.collect import collect
@@ -249,3 +250,13 @@ def test_of_the_report_s_folder_only_figures_of_an_earlier_one_go(sweep):
         file.touch()
     report.write(folder)
     assert [file.exists() for file in files] == [True, False, False]
+
+
+def test_several_sweeps_are_reported_one_after_the_other_or_none_of_them(sweep, tmp_path, capsys):
+    folder = sweep({"ssat": 80.0}, {"seed": [0]})
+    other = Path(shutil.copytree(folder, tmp_path / "other"))
+    assert cli.main(["report", str(folder), str(other), str(tmp_path / "gone")]) == 2
+    assert not (folder / "report").exists() and "gone/sweep.json does not exist" in capsys.readouterr().err
+    assert cli.main(["report", str(folder), str(other)]) == 0
+    pages = [line for line in capsys.readouterr().out.splitlines() if line.startswith("report: ")]
+    assert pages == [f"report: {of}/report/report.html" for of in (folder, other)] and (other / "report" / "table.csv").is_file()

@@ -82,7 +82,8 @@ def _parser() -> argparse.ArgumentParser:
     add_runs(add)
     weights.add_parsers(commands)
     add = command(commands, "report", _report, "write tables, plots and pages of a sweep")
-    add("folder", type=sweep_folder.named, help="sweep folder, for example runs/quickstart, or its name in runs/")
+    which = "sweep folder, for example runs/quickstart, or its name in runs/"
+    add("folders", nargs="+", type=sweep_folder.named, metavar="folder", help=which)
     add("--columns", type=names, help="columns of the main table and table.tex, comma-separated, for example accuracy,gmacs,kwh")
     _analyze_parser(commands)
     add = command(
@@ -233,10 +234,10 @@ def _report(arguments: argparse.Namespace) -> None:
     from vitssl.report.tables import main_table
 
     main_table.check(arguments.columns or [])
-    sweep = report.read(arguments.folder)
-    page = report.write(sweep, arguments.columns)
-    print(report.summary(sweep, columns=arguments.columns))
-    print(f"report: {page}")
+    for sweep in [report.read(folder) for folder in arguments.folders]:  # all before any is written
+        page = report.write(sweep, arguments.columns)
+        print(report.summary(sweep, columns=arguments.columns))
+        print(f"report: {page}")
 
 
 def _analyze(arguments: argparse.Namespace) -> None:
