@@ -179,7 +179,9 @@ def test_a_tables_images_may_be_in_a_folder_of_their_own(tmp_path):
     for place in ("all", tmp_path / "all"):
         samples = open_source(f"csv:{tmp_path / 't.csv'}?images={place}").splits["train"]
         assert [Path(sample.image).resolve() for sample in samples] == [tmp_path / "all" / f"00{i}.png" for i in range(2)]
-    assert refused(f"csv:{tmp_path / 't.csv'}?images=gone").endswith(f"t.csv:2: there is no image {tmp_path}/gone/000.png")
+    assert refused(f"csv:{tmp_path / 't.csv'}?images=gone").endswith(
+        f"t.csv:2: there is no image {tmp_path}/gone/000.png (2 of 2 are missing)"
+    )
 
 
 def test_numbers_of_groups_follow_their_names():

@@ -82,11 +82,22 @@ def lines(index: Index) -> list[str]:
     left_out = [f"{name}: {reason}" for _, name, reason in found.left_out]
     images = "image that" if len(left_out) == 1 else "images that"
     return [
+        *_alike(index.classes),
         *([f"scaled   {_scaled(found.scaled)}"] if found.scaled else []),
         *([f"left out {len(left_out):,} {images} cannot be used: {_first(left_out, index)}"] if left_out else []),
         *_near_duplicates(index, found),
         *_equal(index, found),
     ]
+
+
+def _alike(classes: list[str]) -> list[str]:
+    """Classes that a table or a folder may have meant as one."""
+    called: dict[str, list[str]] = {}
+    for name in classes:
+        called.setdefault("".join(name.casefold().replace("_", " ").split()), []).append(name)
+    twins = [" and ".join(map(repr, names)) for names in called.values() if len(names) > 1]
+    more = f" and {len(twins) - SHOWN} more" * (len(twins) > SHOWN)
+    return [f"warning: classes that differ only in case or spaces: {one_line('; '.join(twins[:SHOWN]))}{more}"] if twins else []
 
 
 def _scaled(scaled: dict[str, int]) -> str:

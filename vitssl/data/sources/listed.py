@@ -74,6 +74,7 @@ def _from_rows(name: str, root: Path, rows: dict[str, list[lists.Row]], asked: h
     """The classes are those of the train split, in the order of their labels."""
     for row in itertools.chain(*rows.values()):
         _check(row)
+    _check_there(root, [row for listed in rows.values() for row in listed])
     names = _class_names(rows.get("train", []))
     labels = {"": UNLABELLED} | {label: k for k, label in enumerate(names)}
     splits = {split: [_sample(root, row, split, labels) for row in listed] for split, listed in rows.items()}
@@ -98,10 +99,22 @@ def _check(row: lists.Row) -> None:
         raise ConfigError(f"{row.where}: {row.label[:80]!r} and so on, {len(row.label):,} characters, is not a class")
 
 
+def _check_there(root: Path, rows: list[lists.Row]) -> None:
+    """Refuse a list of which images are missing.
+
+    Raises:
+        ConfigError: naming the place of the first one, and how many there are.
+    """
+    missing = [row for row in rows if not os.path.isfile(os.path.join(root, row.path))]
+    if missing:
+        more = f" ({len(missing):,} of {len(rows):,} are missing)" if len(missing) > 1 else ""
+        raise ConfigError(
+            f"{missing[0].where}: there is no image {os.path.join(root, missing[0].path)}{more}{_several_columns(missing[0])}"
+        )
+
+
 def _sample(root: Path, row: lists.Row, split: str, labels: dict[str, int]) -> Sample:
     path = os.path.join(root, row.path)
-    if not os.path.isfile(path):
-        raise ConfigError(f"{row.where}: there is no image {path}{_several_columns(row)}")
     if row.label not in labels:
         raise ConfigError(f"{row.where}: class {row.label!r} of split {split!r} does not occur in the train split")
     return Sample(row.path, labels[row.label], path, row.group)
