@@ -135,6 +135,13 @@ def test_a_field_without_effect_has_no_part_in_it(fields):
     assert config.identity(make({"objectives.classify": {}}, fields)) == config.identity(make({"objectives.classify": {}}))
 
 
+def test_what_chooses_an_epoch_counts_where_a_classifier_is_trained():
+    held_out = {"data.val_fraction": 0.2}
+    for objectives, counts in (({"objectives.mae": {}}, False), ({"objectives.classify": {}}, True)):
+        chosen = make(objectives, held_out, {"data.val_metric": "loss"})
+        assert (config.identity(chosen) != config.identity(make(objectives, held_out))) is counts
+
+
 @pytest.mark.parametrize("without", ["auto_augment", "erasing_prob"])
 def test_a_field_counts_where_it_is_read(without):
     view = {"auto_augment": "cifar10", "erasing_prob": 0.25}

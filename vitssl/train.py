@@ -187,7 +187,7 @@ def _last_line(train_state: TrainState) -> str:
     progress = train_state.progress
     took = f"{counted(train_state.epoch, 'epoch')} in {duration(progress.time_s)}"
     losses = f"loss {_terms(train_state, ', ')}" if train_state.terms else ""
-    return f"{train_state.folder.name}: {'; '.join(filter(None, [took, evaluate.headlines(progress.last), losses]))}"
+    return f"{train_state.folder.name}: {'; '.join(filter(None, [took, evaluate.headlines(progress.last, train_state.run), losses]))}"
 
 
 # ----------------------------------------------------------------------------------------------------------------- run

@@ -15,6 +15,7 @@ import vitssl
 from vitssl import cli
 from vitssl.analysis import attention, grad_cam, maps
 from vitssl.analysis.base import Sample
+from vitssl.config import ConfigError
 from vitssl.data import UNLABELLED
 from vitssl.data.loading.batch import Batch
 from vitssl.trained import Trained
@@ -91,6 +92,13 @@ def test_grad_cam_is_that_of_finite_differences(loaded, name: str) -> None:
     assert weights_D.abs().max() > 1e-6, "patches act on the logit from here"
 
 
+def test_a_network_without_the_norm_is_refused(loaded) -> None:
+    trained = loaded(SMALL)
+    trained.model.backbone.blocks = torch.nn.Identity()
+    with pytest.raises(ConfigError, match=r"^vit_pico has no norm1 before its last attention, where Grad-CAM looks$"):
+        grad_cam.place_of(trained)
+
+
 def test_behind_the_last_block_patches_do_not_act_on_a_class_token(loaded) -> None:
     """Which is why Grad-CAM looks before it."""
     trained = loaded(SMALL)
@@ -127,8 +135,11 @@ def test_every_image_has_the_map_of_its_class(untrained_run) -> None:
         map_N, logits_K = grad_cam.cam(trained, place, image_1CHW, label)
         np.testing.assert_allclose(numbers.arrays["maps"][0, i], map_N, rtol=1e-5)
         assert numbers.facts["rows"][0]["said"][i] == f"{logits_K.argmax()} ({logits_K.softmax(-1).max():.2f})"
-    sample.index.classes = [f"other {name}" for name in sample.index.classes]
-    assert set(sample.labels(trained.classes)) == {UNLABELLED} != set(sample.labels())
+    assert sample.labels(trained.classes) == labels
+    sample.index.classes = ["other", *reversed(trained.classes[1:])]
+    assert sample.labels(trained.classes) == [10 - label if label else UNLABELLED for label in labels], "by their names"
+    sample.index.label[sample.positions] = UNLABELLED
+    assert sample.labels(trained.classes) == [UNLABELLED] * 5
 
 
 def test_attention_maps_are_rows_of_the_last_block(untrained_run) -> None:

@@ -212,8 +212,8 @@ def test_findings_that_are_damaged_are_one_line(make_shards, changed):
 
 
 def test_classes_that_may_be_one_are_told(make_folder, tmp_path):
-    counts = {"Red fox": 2, "c": 2, "c+": 2, "red_fox": 2, "red  Fox": 2}
+    counts = {"Red fox": 2, "c": 2, "c+": 2, "red_fox": 2, "red  Fox": 2, "1_23": 2, "12_3": 2}
     folder = make_folder(train=counts, test=counts)
     build(folder, tmp_path / "out")
     twins = [line for line in shards.info(tmp_path / "out").splitlines() if "differ" in line]
-    assert twins == ["warning: classes that differ only in case or spaces: 'Red fox' and 'red  Fox' and 'red_fox'"]
+    assert twins == ["warning: classes that differ only in case, spaces or underscores: 'Red fox' and 'red  Fox' and 'red_fox'"]

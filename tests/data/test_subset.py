@@ -114,6 +114,8 @@ def test_the_area_under_a_curve_needs_held_out_images_of_every_class():
         split(index, val_fraction=0.2, val_metric="auc")
     assert counts(index, split(index, val_fraction=0.2, val_metric="loss").val) == [8, 4, 0]
     split(index, val_fraction=0.2, val_metric="auc", evaluated=False)  # a stage without classifier
+    with pytest.raises(ConfigError, match=r"data\.val_metric: of 3 classes, top-5 is always 100 %; choose another$"):
+        split(val_fraction=0.2, val_metric="top5")
 
 
 def test_validation_comes_out_of_the_subset():

@@ -10,7 +10,7 @@ import pytest
 from matplotlib import colormaps
 
 from vitssl import report
-from vitssl.report.figures import analyses, masked_tokens, pictures
+from vitssl.report.figures import analyses, masked_tokens, pictures, sheet
 from vitssl.report.results.collect import collect
 from vitssl.report.results.grid import lay_out
 
@@ -42,12 +42,12 @@ def leave_blocks(run: Path, by_block: list[float], place: str = "block", spectru
     (run / "analysis" / "tokens.json").write_text(json.dumps(facts | {"place": place, "blocks": blocks, "spectrum": spectrum}))
 
 
-def leave_pictures(run: Path, index: list[int], name: str = "maps") -> None:
+def leave_pictures(run: Path, index: list[int], name: str, shards: str = "digits") -> None:
     """Of each image two maps that are compared with other arms' and one that is not."""
     (run / "analysis").mkdir(exist_ok=True)
     rows = [{"name": row, "said": [], "place": None, "compared": row != "head"} for row in ("class token", "patch", "head")]
     rows[1] |= {"place": [1, 0], "said": [f"seen {i}" for i in index]}
-    facts = {"images": len(index), "weights": "model", "shards": "digits", "grid": [2, 3], "rows": rows}
+    facts = {"images": len(index), "weights": "model", "shards": shards, "grid": [2, 3], "rows": rows}
     facts |= {"index": index, "titles": [f"class {i}" for i in index]}
     (run / "analysis" / f"{name}.json").write_text(json.dumps(facts))
     maps_RSP = np.arange(3 * len(index) * 6, dtype=np.float32).reshape(3, len(index), 6)
@@ -154,7 +154,7 @@ def test_of_many_selections_the_first_are_shown(masked):
     folder = masked()
     leave_selections(folder / "scratch-train-x-0", 28)
     _, figure = analyses.draw(lay_out(collect(folder)))["selections-1"]
-    assert len(figure.axes[0].images) == 3 + (3 + 1) * masked_tokens.MOST_ROWS + 3
+    assert len(figure.axes[0].images) == 1 + masked_tokens.MOST_ROWS + 1
 
 
 def words(figure) -> list[str]:
@@ -166,16 +166,28 @@ def test_arms_that_saw_the_same_images_are_drawn_below_these(masked, name: str) 
     folder = masked()
     for run in ("scratch-train-x-0", "scratch-train-x-1", "ssat-train-x-0"):
         leave_pictures(folder / run, [3, 1], name)
+    leave_pictures(folder / "scratch-train-y-0", [3, 1], name, "others")
     leave_pictures(folder / "ssat-train-y-0", [3, 2], name)
     drawn = analyses.draw(lay_out(collect(folder)))
-    assert list(drawn) == [f"{name}-1", f"{name}-2"]
+    assert list(drawn) == [f"{name}-1", f"{name}-2", f"{name}-3"]
     caption, both = drawn[f"{name}-1"]
-    assert "of the first seeds" in caption and len(both.axes[0].images) == 2 * (1 + 2 + 2) and len(both.axes[0].patches) == 2 * 2
+    assert "of the first seeds" in caption and len(both.axes[0].images) == 1 + 2 + 2 and len(both.axes[0].patches) == 2 * 2
     of_arms = ["scratch, train, x: class token", "scratch, train, x: patch", "seen 3", "seen 1", "ssat, train, x: class token"]
     assert words(both) == ["image", "class 3", "class 1", *of_arms, "ssat, train, x: patch", "seen 3", "seen 1"]
-    caption, alone = drawn[f"{name}-2"]
-    assert caption.startswith("ssat, train, y. ") and len(alone.axes[0].images) == 2 * (1 + 3)
+    caption, alone = drawn[f"{name}-3"]
+    assert caption.startswith("ssat, train, y. ") and len(alone.axes[0].images) == 1 + 3
     assert [word for word in words(alone) if " " not in word] == ["image", "patch", "head"]
+
+
+def test_a_row_is_its_pictures_side_by_side() -> None:
+    """Small ones as they are, large ones averaged; between them nothing."""
+    small_HWC = np.arange(2 * 2 * 3, dtype=np.uint8).reshape(2, 2, 3)
+    large_HWC = np.tile([[0.2], [0.6]], (160, 320))[..., None].repeat(3, axis=2)  # lines that an inch does not show
+    drawn_HW4 = sheet._joined([small_HWC, large_HWC])
+    assert drawn_HW4.shape == (160, 2 * 168, 4)
+    assert (drawn_HW4[:, :160, :3] == small_HWC.repeat(80, axis=0).repeat(80, axis=1)).all()
+    assert np.abs(drawn_HW4[:, 168:328, :3].astype(int) - round(255 * 0.4)).max() <= 1
+    assert (drawn_HW4[:, 160:168] == 0).all() and (drawn_HW4[:, :160, 3] == 255).all()
 
 
 def test_a_map_lies_over_the_grey_image_as_a_share_of_its_largest_value() -> None:
@@ -198,7 +210,7 @@ def test_selections_are_pictures_of_the_first_seed_of_every_arm(masked):
     assert list(drawn) == ["selections-1", "selections-2"]
     caption, figure = drawn["selections-2"]
     assert caption.startswith("ssat, train, y, teacher: ") and "1.00 (0.50)" in caption and "next row's: 0.25" in caption
-    assert len(figure.axes[0].images) == 3 + (3 + 1) * 4 + 3
+    assert len(figure.axes[0].images) == 1 + 4 + 1
     page = report.write(folder).read_text()
     assert (folder / "report" / "selections-2.png").is_file() and page.count("colour of the first token") == 4  # label and caption
     (folder / "ssat-train-y-0" / "analysis" / "selections-teacher.json").unlink()

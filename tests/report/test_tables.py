@@ -10,7 +10,7 @@ from io import StringIO
 import pytest
 
 from tests.report.conftest import SITE
-from vitssl import report
+from vitssl import config, report
 from vitssl.config import Site
 from vitssl.report import summary
 from vitssl.report.findings.sentences import findings, progress, sentences
@@ -285,20 +285,26 @@ def test_what_held_out_images_choose_is_told_in_the_terminal(sweep):
     assert "best.pt" not in summary(sweep(arms, axes), width=200)
 
 
-@pytest.mark.parametrize("missing", [False, True])
-def test_it_is_told_by_the_sweeps_metric_where_all_have_it(sweep, missing):
-    of_seed = [{"top1": 79.0, "balanced_accuracy": 60.0}, {"top1": 79.0} if missing else {"top1": 79.0, "balanced_accuracy": 62.0}]
-    make = {
-        ("ssat", seed): {"done": {"selected": selected, "test": {"top1": 80.0, "balanced_accuracy": 70.0}}}
-        for seed, selected in enumerate(of_seed)
-    }
-    laid_out = lay_out(collect(sweep({"ssat": 80.0}, {"seed": [0, 1]}, make=make, metric="test/balanced_accuracy")))
-    told, shown = ("top-1", "79.00 ± 0.00") if missing else ("balanced accuracy", "61.00 ± 1.41")
-    assert f"Test {told} at the epoch that held-out images choose, which best.pt holds: ssat {shown} %." in " ".join(
-        sentences(findings(laid_out))
-    )
+@pytest.mark.parametrize(
+    ("metric", "told"),
+    [("top1", "top-1"), ("loss", "top-1"), ("balanced_accuracy", "balanced accuracy"), ("macro_f1", "balanced accuracy")],
+)
+def test_epochs_are_told_by_the_sweeps_metric_where_it_is_known_of_all(sweep, metric, told):
+    """Which is not so where the last epoch is chosen by what needs no predictions, which by chance has all metrics."""
+    of_seed = [{"top1": 79.0 + seed, "balanced_accuracy": 60.0 + 2 * seed} for seed in (0, 1)]
+    make = {("ssat", seed): {"done": {"selected": of_seed[seed]}} for seed in (0, 1)}
+    folder = sweep({"ssat": 80.0}, {"seed": [0, 1]}, make=make, metric="test/balanced_accuracy")
+    for path in folder.glob("ssat-train-*/run.yaml"):
+        run = config.load(path.parent)
+        run.data.val_metric = metric
+        config.save(run, path.parent)
+    laid_out = lay_out(collect(folder))
+    how = {"top1": "", "loss": " by NLL", "balanced_accuracy": " by balanced accuracy", "macro_f1": " by macro F1"}[metric]
+    shown = {"top-1": "79.50 ± 0.71", "balanced accuracy": "61.00 ± 1.41"}[told]
+    said = f"Test {told} at the epoch that held-out images choose{how}, which best.pt holds: ssat {shown} %."
+    assert said in " ".join(sentences(findings(laid_out)))
     table = evaluations.readings(laid_out)
-    assert table.header[1] == f"{told} at the best validation epoch" and texts(table)["ssat"][0] == shown
+    assert table.header[1] == f"{told} at the best validation epoch{how}" and texts(table)["ssat"][0] == shown
 
 
 def test_of_many_models_what_held_out_images_choose_stands_in_a_table(sweep):

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from tests.conftest import but_for_a_release
 from tests.objectives.conftest import declared
 from tests.ranks import run_ranks, start_programs, start_ranks
 from vitssl import config, train
+from vitssl.checkpoints.run_checkpoint import Progress
 from vitssl.config import ConfigError
 from vitssl.config.evals import ClassificationConfig
 from vitssl.files import read_events
@@ -415,6 +417,7 @@ def test_held_out_images_choose_by_the_metric_that_is_asked_for(folder):
     evals = [e for e in read_events(run / "metrics.jsonl") if e["event"] == "eval"]
     best = max(evals, key=lambda e: e["val"]["balanced_accuracy"])
     assert done["selected"]["epoch"] == best["epoch"] and done["selected"].items() >= best["test"].items()
+    assert all("macro_f1" in e["test"] for e in evals)
     assert evaluate_folder(run, ClassificationConfig(), "best.pt")["balanced_accuracy"] == done["selected"]["balanced_accuracy"]
 
 
@@ -432,6 +435,22 @@ def test_held_out_images_choose_by_the_metric_that_is_asked_for(folder):
 )
 def test_what_is_better_depends_on_the_metric(metric, before, new, better):
     assert evaluate.is_better({metric: new}, before, metric) is better
+
+
+def test_an_epoch_that_is_better_by_another_metric_is_not_chosen():
+    run = config.Run(data=config.Data(val_metric="balanced_accuracy"))
+    state = SimpleNamespace(run=run, progress=Progress(), epoch=0.0)
+    for top1, balanced in ((90.0, 50.0), (50.0, 60.0), (95.0, 55.0)):
+        state.epoch += 1
+        evaluate._remember_best(state, {name: {"top1": top1, "balanced_accuracy": balanced} for name in ("val", "test")})
+    assert state.progress.best_val == state.progress.selected == {"top1": 50.0, "balanced_accuracy": 60.0, "epoch": 2.0}
+    assert state.progress.best_test["epoch"] == 3, "by top-1, whatever chooses"
+
+
+def test_the_held_out_images_are_shown_by_what_they_choose_by():
+    run = config.Run(data=config.Data(val_metric="loss"))
+    metrics = {"test": {"top1": 50.0, "loss": 1.5}, "val": {"top1": 40.0, "loss": 1.25}}
+    assert evaluate.headlines(metrics, run) == "test top-1 50.00 %, val NLL 1.25"
 
 
 class Killed(BaseException):

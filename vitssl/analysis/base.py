@@ -66,11 +66,11 @@ class Sample:
         if not values.isfinite().all():
             raise ConfigError(f"the {what} are not finite", place=str(self.trained.folder))
 
-    def labels(self, classes: list[str] | None = None) -> list[int]:
-        """The classes of its images, UNLABELLED for none; all have none where ``classes`` are others than the shards'."""
-        if classes is not None and classes != self.index.classes:
-            return [UNLABELLED] * len(self.positions)
-        return self.index.label[self.positions].tolist()
+    def labels(self, classes: list[str]) -> list[int]:
+        """The classes of its images as positions in ``classes``, by their names; UNLABELLED for none, or one that is not there."""
+        number = {name: k for k, name in enumerate(classes)}
+        of_label = [*(number.get(name, UNLABELLED) for name in self.index.classes), UNLABELLED]  # -1 is the last
+        return [of_label[label] for label in self.index.label[self.positions]]
 
     def facts(self) -> dict[str, Any]:
         """Where the images and the weights are from."""

@@ -19,6 +19,7 @@ from vitssl.analysis.base import Numbers, Sample
 from vitssl.analysis.pictures import Maps
 from vitssl.backbones.base import ConvNet, Features
 from vitssl.backbones.timm import TimmNetwork
+from vitssl.config import ConfigError
 from vitssl.data.loading.batch import Batch
 from vitssl.trained import Trained
 
@@ -31,14 +32,14 @@ class Place(NamedTuple):
 
 
 def place_of(trained: Trained) -> Place:
-    """The last place from which patches still act on the classifier.
+    """The last place from which patches act on the classifier, whatever that reads.
 
-    Behind the last block of a transformer only the class token does if the classifier reads that, so that gradients of the patches would
-    be 0: our transformers are looked at before this block's attention, after the norm. Of other networks a mean over the last map, or
-    over all patches, is read; they are looked at there.
+    Behind the last block of a transformer it may read the class token alone, so that gradients of the patches would be 0: our own
+    transformers are looked at before this block's attention, after the norm. Of convolutional networks, and of timm's, the mean over the
+    output is read; they are looked at there.
 
     Raises:
-        ConfigError: the run has no classifier.
+        ConfigError: the run has no classifier, or its network's blocks no ``norm1``, as those of timm's transformers are called.
     """
     trained.check_predicts()
     backbone = trained.model.backbone
@@ -48,6 +49,8 @@ def place_of(trained: Trained) -> Place:
     if isinstance(backbone, TimmNetwork):
         return Place(backbone.network, lambda output: backbone.features(output, grid).tokens_BND)
     norms = [part for name, part in backbone.named_modules() if name.endswith(".norm1")]  # of (B, T, D), or (B, H, W, D)
+    if not norms:
+        raise ConfigError(f"{trained.run.backbone.network} has no norm1 before its last attention, where Grad-CAM looks")
     return Place(norms[-1], lambda tokens: tokens.flatten(1, -2)[:, first : first + math.prod(grid)])
 
 

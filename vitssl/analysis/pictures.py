@@ -52,7 +52,7 @@ def numbers(sample: Sample, images_SHWC: np.ndarray, grid: tuple[int, ...], rows
     """The numbers and arrays of maps over the sample's images, which are called by their classes."""
     for row in rows:
         sample.check_finite(row.values, f"{row.name} maps")
-    index, labels = sample.index, sample.labels()
+    index, labels = sample.index, sample.index.label[sample.positions]
     facts = {
         "grid": list(grid),
         "index": sample.positions.tolist(),

@@ -122,7 +122,7 @@ class Data:
     val_split: Optional[str] = None  # split of the shards held out for choosing the epoch, evaluated as "val"
     val_fraction: float = 0.0  # in place of val_split: fraction of the training images to hold out
     val_seed: int = 0  # random seed of the draw of val_fraction
-    # what the held-out images choose the epoch by (best.pt); of ece and loss the lowest. Other metrics do not change it
+    # best.pt is of the epoch with the best value of this on the held-out images; of ece and loss the lowest is the best
     val_metric: Literal["top1", "top5", "balanced_accuracy", "macro_f1", "auc", "ece", "loss"] = "top1"
     # in images: a larger epoch is shuffled only within windows of this size, so that shards are read in order
     shuffle_window: int = SHUFFLE_WINDOW

@@ -89,7 +89,8 @@ class EvalConfig:
 
 @dataclass
 class ClassificationConfig(EvalConfig):
-    """The Run's classifier: top-1, top-5, loss, and after the last epoch the metrics that need all predictions."""
+    """The Run's classifier: top-1, top-5, loss, and after the last epoch, or where `data.val_metric` is one of them, the metrics that need
+    all predictions."""
 
     classifies: ClassVar[bool] = True
     metrics: ClassVar[tuple[str, ...]] = ("top1", "top5", "balanced_accuracy", "macro_f1", "auc", "ece", "loss")

@@ -185,7 +185,9 @@ def inactive_fields(run: Run) -> dict[str, str]:
     start = {} if run.init_from else dict.fromkeys(("init_weights", "init_objectives", "init_except"), "init_from")
     warmup = {} if run.loop.warmup_epochs else {"warmup_lr": "loop.warmup_epochs"}
     loop = {"warmup_prefix": f"optim.{FALLING}"} if run.optim.schedule == "constant" else {}
-    parts = {"": start, "optim.": run.optim.inactive_fields() | warmup, "loop.": loop, "data.": run.data.inactive_fields()}
+    chosen = {} if classifies(run) else {"val_metric": "objectives.classify"}
+    data = run.data.inactive_fields() | chosen
+    parts = {"": start, "optim.": run.optim.inactive_fields() | warmup, "loop.": loop, "data.": data}
     parts |= {f"data.views.{name}.": view.inactive_fields() for name, view in run.data.views.enabled().items()}
     parts |= {f"objectives.{name}.": objective.inactive_fields() for name, objective in active(run.objectives).items()}
     parts |= {f"{path}.": backbone.inactive_fields() for path, backbone in {"backbone": run.backbone, **teachers(run)}.items()}

@@ -31,7 +31,7 @@ def evaluate(subject: Subject, evals: dict[str, EvalConfig], complete: bool) -> 
     Args:
         subject: the network and its data.
         evals: by name.
-        complete: also the metrics that need all predictions at once, which are for the end of a training.
+        complete: also the metrics that need all predictions at once.
     """
     results = {}
     for name, cfg in evals.items():

@@ -21,7 +21,7 @@ from vitssl.training.train_state import TrainState
 def in_training(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -> None:
     """Run evaluators; by default a classifying Run's accuracy on the test split, on the held-out split and with averaged weights."""
     progress, last = train_state.progress, train_state.progress.step == train_state.total_steps
-    complete = last or train_state.run.data.val_metric not in EARLY
+    complete = last or ("val" in due and train_state.run.data.val_metric not in EARLY)
     results = evaluators.evaluate(train_state.subject, due, complete=complete)
     train_state.subject.forget_features()
     train_state.model.train()
@@ -31,15 +31,16 @@ def in_training(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -
     _remember_best(train_state, metrics)
     log.event("eval", progress.step, epoch=train_state.epoch, **metrics)
     if not last:  # the run's own last line says it
-        log.say(f"{train_state.folder.name}: epoch {train_state.epochs_done}/{train_state.run.loop.epochs}: {headlines(metrics)}")
+        epoch = f"epoch {train_state.epochs_done}/{train_state.run.loop.epochs}"
+        log.say(f"{train_state.folder.name}: {epoch}: {headlines(metrics, train_state.run)}")
     elif dist.is_main():
         write_results(train_state.folder, evals_of(train_state.run), results, train_state.epoch, train_state.index.classes)
 
 
-def headlines(metrics: dict[str, dict[str, float]]) -> str:
-    """The first metric of each evaluator, which stands for it."""
-    firsts = {name: next(iter(values.items())) for name, values in metrics.items() if values}
-    return ", ".join(f"{name} {metric_of(key).name} {value:.2f} {metric_of(key).unit}".rstrip() for name, (key, value) in firsts.items())
+def headlines(metrics: dict[str, dict[str, float]], run: config.Run) -> str:
+    """The metric that stands for each evaluator: its first, and of the held-out images the one that chooses."""
+    keys = {name: run.data.val_metric if name == "val" else next(iter(values)) for name, values in metrics.items() if values}
+    return ", ".join(f"{name} {metric_of(key).name} {metrics[name][key]:.2f} {metric_of(key).unit}".rstrip() for name, key in keys.items())
 
 
 def _remember_best(train_state: TrainState, metrics: dict[str, dict[str, float]]) -> None:
@@ -51,7 +52,7 @@ def _remember_best(train_state: TrainState, metrics: dict[str, dict[str, float]]
 
 
 def is_better(new: dict[str, float], best: dict[str, float], metric: str) -> bool:
-    """Is a result better than the best one before, if there was any that is a number?"""
+    """Is a result better than the best one before? Any is, where that is not a number."""
     before = best.get(metric, math.nan)
     return math.isnan(before) or (new[metric] < before if metric_of(metric).lower_is_better else new[metric] > before)
 

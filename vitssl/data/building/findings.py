@@ -94,10 +94,12 @@ def _alike(classes: list[str]) -> list[str]:
     """Classes that a table or a folder may have meant as one."""
     called: dict[str, list[str]] = {}
     for name in classes:
-        called.setdefault("".join(name.casefold().replace("_", " ").split()), []).append(name)
+        called.setdefault(" ".join(name.casefold().replace("_", " ").split()), []).append(name)
     twins = [" and ".join(map(repr, names)) for names in called.values() if len(names) > 1]
     more = f" and {len(twins) - SHOWN} more" * (len(twins) > SHOWN)
-    return [f"warning: classes that differ only in case or spaces: {one_line('; '.join(twins[:SHOWN]))}{more}"] if twins else []
+    return (
+        [f"warning: classes that differ only in case, spaces or underscores: {one_line('; '.join(twins[:SHOWN]))}{more}"] if twins else []
+    )
 
 
 def _scaled(scaled: dict[str, int]) -> str:

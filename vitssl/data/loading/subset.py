@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitssl.config import ConfigError, Data, Run, Subset, classifies, needs_labels
-from vitssl.config.evals import EvalConfig, FeaturesConfig
+from vitssl.config.evals import FIRST, EvalConfig, FeaturesConfig
 from vitssl.data import UNLABELLED
 from vitssl.data.index import Index
 from vitssl.data.loading import groups
-from vitssl.words import few, first_few
+from vitssl.words import counted, few, first_few
 
 
 @dataclass
@@ -184,6 +184,9 @@ def _validation(index: Index, images: np.ndarray, data: Data, evaluated: bool) -
 
 
 def _check_metric(index: Index, val: np.ndarray, metric: str) -> None:
+    """Refuse a metric that could not choose an epoch."""
+    if metric == "top5" and len(index.classes) <= FIRST:
+        raise ConfigError(f"of {counted(len(index.classes), 'class', 'classes')}, top-5 is always 100 %; choose another", "data.val_metric")
     lacking = [name for k, name in enumerate(index.classes) if not (index.label[val] == k).any()]
     if metric == "auc" and lacking:
         raise ConfigError(f"auc needs held-out images of every class, and there are none of {few(lacking)}", "data.val_metric")

@@ -39,7 +39,8 @@ STYLE = {
     "grid.color": LINE, "grid.linewidth": 0.6, "axes.axisbelow": True, "axes.edgecolor": SOFT, "axes.facecolor": "none",
     "text.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "xtick.color": SOFT, "ytick.color": SOFT,
     "xtick.labelcolor": INK, "ytick.labelcolor": INK, "figure.facecolor": PAPER,
-    "legend.frameon": False, "figure.dpi": 150, "text.parse_math": False,  # names of arms and classes may have a $
+    "legend.frameon": False, "figure.dpi": 150, "image.composite_image": False,
+    "text.parse_math": False,  # names of arms and classes may have a $
 }  # fmt: skip
 WIDTHS_IN = {1: 4.25, 2: 6.6, 3: 13.2, 4: 13.2}  # by panels side by side
 LINE_IN = 0.19  # height of a legend's line

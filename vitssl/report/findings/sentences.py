@@ -129,12 +129,12 @@ def _one_start(grid: Grid) -> list[str]:
 
 def _best_epoch(grid: Grid) -> str:
     """What the epochs give that held-out images choose, of as many models as a sentence holds."""
-    key = best.chosen_metric(grid)
+    key, how = best.chosen_metric(grid), best.chosen_by(grid)
     metric = metric_of(key)
     scores = {grid.model(row, column): grid.scores(row, column, "selected", key) for row, column, _ in grid.models()}
     told = [f"{name} {plus_minus(list(of_seeds.values()))} {metric.unit}".rstrip() for name, of_seeds in scores.items() if of_seeds]
     shown = listed(told) if len(told) <= MOST_SUBJECTS else "see the table “Other readings of the same runs”"
-    return f"Test {metric.name} at the epoch that held-out images choose, which best.pt holds: {shown}." if told else ""
+    return f"Test {metric.name} at the epoch that held-out images choose{how}, which best.pt holds: {shown}." if told else ""
 
 
 def _against_paper(grid: Grid) -> str:

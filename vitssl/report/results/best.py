@@ -6,6 +6,7 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
+from vitssl.config.evals import EARLY, metric_of
 from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row
 from vitssl.report.results.stats import CONFIDENCE, LEAST, holm, plus_minus
@@ -17,11 +18,19 @@ Corrected = dict[frozenset[Row], float]  # p-values after Holm's correction, of 
 
 
 def chosen_metric(grid: Grid) -> str:
-    """What the epochs that held-out images choose are told by: the sweep's metric where all of them have it, else top-1."""
+    """What the epochs that held-out images choose are told by: the sweep's metric where the runs have it of every epoch, else top-1."""
     evaluator, usual = grid.metric
-    models = [(row, column) for row, column, _ in grid.models()]
-    given = all(grid.scores(*model, "selected", usual).keys() == grid.scores(*model, "selected", "top1").keys() for model in models)
-    return usual if evaluator == "test" and given else "top1"
+    return usual if evaluator == "test" and (usual in EARLY or not _choosing(grid) & {*EARLY}) else "top1"
+
+
+def chosen_by(grid: Grid) -> str:
+    """What these epochs were chosen by, behind a word; empty for top-1."""
+    names = [metric_of(key).name for key in sorted(_choosing(grid))]
+    return "" if names in ([], ["top-1"]) else f" by {listed(names)}"
+
+
+def _choosing(grid: Grid) -> set[str]:
+    return {cell.last.run["data"]["val_metric"] for row in grid.rows for cell in row.cells if cell.result("selected", "top1") is not None}
 
 
 def leading(grid: Grid) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vitssl.config.evals import BINS, FIRST, KINDS, METRICS, OF_FEATURES, metric_of
-from vitssl.report.results.best import chosen_metric
+from vitssl.report.results.best import chosen_by, chosen_metric
 from vitssl.report.results.collect import RunFolder
 from vitssl.report.results.confusion import Confusion, matrices
 from vitssl.report.results.grid import Grid
@@ -138,7 +138,7 @@ def readings(grid: Grid) -> Table | None:
     chosen = chosen_metric(grid)
     kinds = {
         ("test_ema", "top1"): "top-1 of averaged weights",
-        ("selected", chosen): f"{metric_of(chosen).name} at the best validation epoch",
+        ("selected", chosen): f"{metric_of(chosen).name} at the best validation epoch{chosen_by(grid)}",
         ("test_best", "top1"): "best top-1 on the TEST set",
     }
     kinds = {kind: name for kind, name in kinds.items() if any(grid.scores(r, c, *kind) for r in grid.rows for c in grid.columns)}
