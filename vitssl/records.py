@@ -136,7 +136,7 @@ SWEEP = {
     "equal": {"all": (EQUAL, None), "axes": {...: {...: (EQUAL, None)}}}, "work": {...: {"images": AMOUNT, "architecture": str}},
     "site": Site, "file": str, "command": LINES, "commit": (str, None), "dirty": bool, "created": str, "start?": START,
 }  # fmt: skip
-ANALYSED = {"images": COUNT, "weights": str}
+ANALYSED = {"images": COUNT, "weights": str, "checkpoint": str}
 SELECTIONS = ANALYSED | {
     "grid": [POSITIVE_COUNT, ...], "sizes": [COUNT, ...], "locality": [METRIC], "locality_random": [METRIC], "iou": [[METRIC]],
     "selection": str,
@@ -154,7 +154,7 @@ MASK_ATTENTION = ANALYSED | {
     "blocks": {...: {...: {"mean": [METRIC], "std": [METRIC], "share": [METRIC]}}},
 }  # fmt: skip
 PICTURED = ANALYSED | {
-    "shards": str, "grid": [POSITIVE_COUNT, ...], "index": [COUNT, ...], "titles": [str],
+    "shards": str, "split": str, "grid": [POSITIVE_COUNT, ...], "index": [COUNT, ...], "titles": [str],
     "rows": [{"name": str, "said": [str], "place": ([COUNT], None), "compared": bool}, ...],
 }  # fmt: skip
 SCHEMAS: dict[str, Any] = {  # by the names of files

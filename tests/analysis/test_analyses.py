@@ -301,6 +301,15 @@ def test_a_teachers_analysis_stands_beside_the_models(untrained_run, capsys) -> 
     assert facts == {"mask-attention": "model", "mask-attention-teacher": "teacher"}
 
 
+def test_a_checkpoints_analysis_stands_beside_the_last_ones(untrained_run, capsys) -> None:
+    folder = untrained_run(MASKED)
+    shutil.copy(folder / "last.pt", folder / "best.pt")
+    for words in ([], ["--checkpoint", "best.pt"]):
+        assert cli.main(["analyze", str(folder), "maps", "--images", "2", *words]) == 0
+    facts = {path.stem: json.loads(path.read_text())["checkpoint"] for path in (folder / "analysis").glob("*.json")}
+    assert facts == {"maps": "last.pt", "maps-best": "best.pt"}
+
+
 def test_of_a_sweeps_folder_the_runs_that_have_it_are_analysed(untrained_run, tmp_path, capsys) -> None:
     """As `runs/NAME/*` names them, beside the report and the source."""
     untrained_run(MASKED).rename(tmp_path / "masked")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,14 @@ from vitssl.report.results.grid import lay_out
 
 def leave_attention(run: Path, means: list[float], tokens: tuple[str, ...] = ("cls",), size: int = 69) -> None:
     measured = {token: {"mean": means, "std": [0.001] * len(means), "share": means} for token in tokens}
-    facts = {"images": 9, "weights": "model", "masked_tokens": len(means), "tokens": size, "blocks": {"1": {}, "12": measured, "9": {}}}
+    facts = {
+        "images": 9,
+        "weights": "model",
+        "checkpoint": "last.pt",
+        "masked_tokens": len(means),
+        "tokens": size,
+        "blocks": {"1": {}, "12": measured, "9": {}},
+    }
     (run / "analysis").mkdir(exist_ok=True)
     (run / "analysis" / "mask-attention.json").write_text(json.dumps(facts))
 
@@ -26,7 +34,7 @@ def leave_selections(run: Path, count: int) -> None:
     generator = np.random.default_rng(0)
     facts = {"images": 9, "grid": [2, 2], "sizes": [4] * count, "locality": [1.0] * count, "locality_random": [0.5] * count}
     (run / "analysis").mkdir(exist_ok=True)
-    facts |= {"selection": "soft", "weights": "teacher", "iou": np.full((count, count), 0.25).tolist()}
+    facts |= {"selection": "soft", "weights": "teacher", "checkpoint": "last.pt", "iou": np.full((count, count), 0.25).tolist()}
     (run / "analysis" / "selections-teacher.json").write_text(json.dumps(facts))
     arrays = {"images": generator.integers(0, 256, (3, 8, 8, 3), dtype=np.uint8), "selected": np.ones((3, count, 4), dtype=bool)}
     np.savez_compressed(run / "analysis" / "selections-teacher.npz", **arrays, frequency=np.ones((count, 4)))
@@ -35,7 +43,7 @@ def leave_selections(run: Path, count: int) -> None:
 def leave_blocks(run: Path, by_block: list[float], place: str = "block", spectrum: tuple[float, ...] = (0.75, 0.25)) -> None:
     """What `attention` and `tokens` find; every number of a block is the same."""
     (run / "analysis").mkdir(exist_ok=True)
-    facts = {"images": 9, "weights": "model"}
+    facts = {"images": 9, "weights": "model", "checkpoint": "last.pt"}
     heads = {str(i): {"distance": [x, x + 0.2], "entropy": [x, x], "received": [x, 2 - x]} for i, x in enumerate(by_block, 1)}
     (run / "analysis" / "attention.json").write_text(json.dumps(facts | {"distance_if_equal": 0.52, "blocks": heads}))
     blocks = {str(i): dict.fromkeys(("distance", "cosine_distance", "variance", "rank"), x) for i, x in enumerate(by_block, 1)}
@@ -47,7 +55,15 @@ def leave_pictures(run: Path, index: list[int], name: str, shards: str = "digits
     (run / "analysis").mkdir(exist_ok=True)
     rows = [{"name": row, "said": [], "place": None, "compared": row != "head"} for row in ("class token", "patch", "head")]
     rows[1] |= {"place": [1, 0], "said": [f"seen {i}" for i in index]}
-    facts = {"images": len(index), "weights": "model", "shards": shards, "grid": [2, 3], "rows": rows}
+    facts = {
+        "images": len(index),
+        "weights": "model",
+        "checkpoint": "last.pt",
+        "shards": shards,
+        "split": "test",
+        "grid": [2, 3],
+        "rows": rows,
+    }
     facts |= {"index": index, "titles": [f"class {i}" for i in index]}
     (run / "analysis" / f"{name}.json").write_text(json.dumps(facts))
     maps_RSP = np.arange(3 * len(index) * 6, dtype=np.float32).reshape(3, len(index), 6)
@@ -171,12 +187,32 @@ def test_arms_that_saw_the_same_images_are_drawn_below_these(masked, name: str) 
     drawn = analyses.draw(lay_out(collect(folder)))
     assert list(drawn) == [f"{name}-1", f"{name}-2", f"{name}-3"]
     caption, both = drawn[f"{name}-1"]
-    assert "of the first seeds" in caption and len(both.axes[0].images) == 1 + 2 + 2 and len(both.axes[0].patches) == 2 * 2
+    assert (
+        "Images of digits, test. Networks of each arm's first seed." in caption
+        and len(both.axes[0].images) == 1 + 2 + 2
+        and len(both.axes[0].patches) == 2 * 2
+    )
     of_arms = ["scratch, train, x: class token", "scratch, train, x: patch", "seen 3", "seen 1", "ssat, train, x: class token"]
     assert words(both) == ["image", "class 3", "class 1", *of_arms, "ssat, train, x: patch", "seen 3", "seen 1"]
     caption, alone = drawn[f"{name}-3"]
     assert caption.startswith("ssat, train, y. ") and len(alone.axes[0].images) == 1 + 3
     assert [word for word in words(alone) if " " not in word] == ["image", "patch", "head"]
+
+
+def test_other_weights_are_lines_and_rows_of_their_own(masked) -> None:
+    """Not seeds of the last ones."""
+    folder = masked()
+    leave_blocks(folder / "ssat-train-x-0", [0.1])
+    leave_pictures(folder / "ssat-train-x-0", [3, 1], "maps")
+    for name in ("tokens", "maps"):
+        file = folder / "ssat-train-x-0" / "analysis" / f"{name}.json"
+        (file.parent / f"{name}-best.json").write_text(json.dumps(json.loads(file.read_text()) | {"checkpoint": "best.pt"}))
+    shutil.copy(folder / "ssat-train-x-0" / "analysis" / "maps.npz", folder / "ssat-train-x-0" / "analysis" / "maps-best.npz")
+    drawn = analyses.draw(lay_out(collect(folder)))
+    assert sorted(lines_of(drawn["tokens"][1], 0)) == ["ssat, train, x", "ssat, train, x, best.pt"]
+    assert {word for word in words(drawn["maps-1"][1]) if word.endswith("token")} == {
+        "ssat, train, x: class token", "ssat, train, x, best.pt: class token",
+    }  # fmt: skip
 
 
 def test_a_row_is_its_pictures_side_by_side() -> None:

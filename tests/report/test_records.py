@@ -86,7 +86,9 @@ def test_a_cut_off_run_yaml_and_a_lost_cost_json_are_damages_too(folder, capsys)
 def test_what_figures_are_made_of_is_checked_too(folder, capsys):
     first, second = folder / "scratch-train-0", folder / "ssat-train-0"
     (second / "analysis").mkdir()
-    (second / "analysis" / "mask-attention.json").write_text('{"images": 9, "weights": "model", "masked_tokens": 2, "tokens": 5}')
+    (second / "analysis" / "mask-attention.json").write_text(
+        '{"images": 9, "weights": "model", "checkpoint": "last.pt", "masked_tokens": 2, "tokens": 5}'
+    )
     np.savez_compressed(first / "predictions-test.npz", classes=CLASSES, labels=TWO, predicted=TWO, **REST)
     content = (first / "predictions-test.npz").read_bytes()
     (first / "predictions-test.npz").write_bytes(content[:-30])
@@ -142,7 +144,15 @@ BLOCKS = [
 @pytest.mark.parametrize("blocks", [{}, {"first": {}}, {"1": {"distance": []}}])
 def test_an_analysis_without_blocks_or_numbers_is_damage(folder, capsys, name, blocks):
     (folder / "scratch-train-0" / "analysis").mkdir()
-    facts = {"images": 9, "weights": "model", "place": "block", "spectrum": [], "distance_if_equal": 0.5, "blocks": blocks}
+    facts = {
+        "images": 9,
+        "weights": "model",
+        "checkpoint": "last.pt",
+        "place": "block",
+        "spectrum": [],
+        "distance_if_equal": 0.5,
+        "blocks": blocks,
+    }
     (folder / "scratch-train-0" / "analysis" / f"{name}.json").write_text(json.dumps(facts))
     assert cli.main(["report", str(folder)]) == 0
     assert f"analysis/{name}.json: unexpected content (blocks" in capsys.readouterr().err
@@ -150,14 +160,14 @@ def test_an_analysis_without_blocks_or_numbers_is_damage(folder, capsys, name, b
 
 @pytest.mark.parametrize(("blocks", "said"), BLOCKS)
 def test_an_analysis_of_another_structure_is_damage(folder, capsys, blocks, said):
-    facts = {"images": 9, "weights": "model", "masked_tokens": 2, "tokens": 5, "blocks": blocks}
+    facts = {"images": 9, "weights": "model", "checkpoint": "last.pt", "masked_tokens": 2, "tokens": 5, "blocks": blocks}
     (folder / "scratch-train-0" / "analysis").mkdir()
     (folder / "scratch-train-0" / "analysis" / "mask-attention.json").write_text(json.dumps(facts))
     assert cli.main(["report", str(folder)]) == 0
     assert f"analysis/mask-attention.json: unexpected content ({said}" in capsys.readouterr().err
 
 
-SELECTIONS = {"images": 9, "weights": "model", "grid": [1, 2], "sizes": [1], "selection": "x"} | {
+SELECTIONS = {"images": 9, "weights": "model", "checkpoint": "last.pt", "grid": [1, 2], "sizes": [1], "selection": "x"} | {
     "locality": [0.5], "locality_random": [0.5], "iou": [[1.0]],
 }  # fmt: skip
 SHOWN = {"images": np.zeros((3, 2, 4, 3), np.uint8), "selected": np.zeros((3, 1, 2), bool), "frequency": np.zeros((1, 2))}
@@ -185,7 +195,17 @@ def test_pictures_of_another_structure_are_damage(folder, capsys, arrays, said):
 
 
 ROW = {"name": "class token", "said": [], "place": [0, 1], "compared": True}
-PICTURED = {"images": 2, "weights": "model", "shards": "digits", "grid": [1, 2], "index": [5, 3], "titles": ["a", "b"], "rows": [ROW]}
+PICTURED = {
+    "images": 2,
+    "weights": "model",
+    "checkpoint": "last.pt",
+    "shards": "digits",
+    "split": "test",
+    "grid": [1, 2],
+    "index": [5, 3],
+    "titles": ["a", "b"],
+    "rows": [ROW],
+}
 MAPS = {"images": np.zeros((2, 2, 4, 3), np.uint8), "maps": np.zeros((1, 2, 2), np.float32)}
 
 

@@ -75,6 +75,19 @@ def test_labels_that_were_not_learned_are_told_from_chance(ending):
     assert sentence(grid) == "", "a probe learns what its features have"
 
 
+def test_of_few_images_seeds_that_agree_do_not_tell_from_chance(sweep):
+    """Three seeds have 60 % of ten images, or of a thousand, of which half are of either class."""
+    for times, said in ((1, True), (100, False)):
+        folder = sweep({"scratch": 60.0, "ssat": 95.0}, {"seed": [0, 1, 2]}, columns=None)
+        for path in folder.glob("*-train-*"):
+            predictions(path, [0, 0, 0, 0, 1, 1, 1, 1, 1, 0] * times, [0, 0, 0, 1, 1, 1, 1, 0, 0, 1] * times)
+            done = json.loads((path / "done.json").read_text())
+            done["test"]["top1"] = 60.0 if path.name.startswith("scratch") else 95.0
+            (path / "done.json").write_text(json.dumps(done))
+        told = sentence(lay_out(collect(folder)))
+        assert ("Top-1 is not significantly above chance: scratch (60.00 %, chance 50.00 %)" in told) is said
+
+
 @pytest.mark.parametrize(
     ("predicted", "metric", "said"),
     [

@@ -1,7 +1,8 @@
 """Looks into trained networks: numbers about some images, kept in the run folder, and the figure that is drawn of them.
 
 ``analysis/NAME.json`` holds the numbers and what they were made of, ``NAME.npz`` the arrays that a figure needs besides, ``NAME.png`` and
-``NAME.svg`` the figure; of a teacher they are ``NAME-teacher.json`` and so on. Reports of sweeps draw the same numbers of several runs.
+``NAME.svg`` the figure; of a teacher they are ``NAME-teacher.json`` and so on, of best.pt ``NAME-best.json``. Reports of sweeps
+draw the same numbers of several runs.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from vitssl.config import ConfigError
 from vitssl.files import write_json
 from vitssl.paths import note_left_out
 from vitssl.report.figures import analyses
+from vitssl.run_folder import LAST
 from vitssl.trained import Trained
 
 
@@ -76,7 +78,7 @@ def analyze(trained: Trained, name: str, sample: Sample) -> Path:
     """Write the numbers and the figure of an analysis into the run folder; an earlier one of the same weights is replaced.
 
     Args:
-        name: of KINDS; with other weights than the model's, the files are called after them too.
+        name: of KINDS; with other weights than the model's last ones, the files are called after these too.
         sample: the images that it looks at.
 
     Returns:
@@ -86,7 +88,8 @@ def analyze(trained: Trained, name: str, sample: Sample) -> Path:
         ConfigError: a network that has nothing of the kind.
     """
     numbers = KINDS[name].measure(trained, sample)
-    folder, stem = trained.folder / "analysis", name if trained.weights == "model" else f"{name}-{trained.weights}"
+    folder, which = trained.folder / "analysis", {"model": trained.weights, Path(LAST).stem: Path(trained.checkpoint).stem}
+    stem = "-".join([name, *(value for usual, value in which.items() if value != usual)])
     folder.mkdir(exist_ok=True)
     write_json(folder / f"{stem}.json", sample.facts() | numbers.facts)
     if numbers.arrays:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitssl.files import read_json
+from vitssl.run_folder import LAST
 
 
 @dataclass
@@ -21,17 +22,18 @@ class Analysed:
 
     @classmethod
     def read(cls, path: Path, label: str, look: dict[str, Any]) -> Analysed:
-        """Of the JSON file; of other weights than the model's the label says whose."""
+        """Of the JSON file; of other weights than the model's last ones the label says which."""
         facts = read_json(path)
-        named = label if facts["weights"] == "model" else f"{label}, {facts['weights']}"
-        return cls(named, facts, path.with_suffix(".npz"), look)
+        others = [facts[name] for name, usual in (("weights", "model"), ("checkpoint", LAST)) if facts[name] != usual]
+        return cls(", ".join([label, *others]), facts, path.with_suffix(".npz"), look)
 
 
 def by_label(runs: list[Analysed]) -> Iterator[tuple[str, int, list[Analysed]]]:
-    """What has a name, its place among the names of its arm, which look alike, and its runs, which are its seeds."""
+    """What has a name, its place among the names of its arm, which look alike, counted from the last one, and its runs, the seeds."""
     for label in dict.fromkeys(run.label for run in runs):
         seeds = [run for run in runs if run.label == label]
-        yield label, list(dict.fromkeys(run.label for run in runs if run.look == seeds[0].look)).index(label), seeds
+        alike = list(dict.fromkeys(run.label for run in reversed(runs) if run.look == seeds[0].look))
+        yield label, alike.index(label), seeds
 
 
 def images_of(runs: list[Analysed]) -> str:

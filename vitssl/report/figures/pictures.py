@@ -18,22 +18,23 @@ COLOURED = 0.6  # how much of a map's colour lies over the grey image
 
 def maps(runs: list[Analysed]) -> Plot:
     """What tokens attend to: LUT's Figure 1b; of a single run by each head too."""
-    what = "What the class token, and patches that a square marks, attend to among the patches in the last block, as means over heads"
+    what = "What the class token, and a patch that a square marks, attend to among the patches in the last block, as means over heads"
     return _caption(what, runs), _figure(runs)
 
 
 def grad_cam(runs: list[Analysed]) -> Plot:
     """Where images speak for their class: SSAT's Figure 10, LUT's Figure 3."""
     what = (
-        "Below the images, Grad-CAM: where an image speaks for its own class (of an unknown one: for the predicted class), which nothing "
-        "does in a dark map; and the class that is predicted, with its probability"
+        "Grad-CAM: the places that speak for an image's own class (for the predicted one where that is not known); a dark map has none. "
+        "Below each map, the predicted class and its probability"
     )
     return _caption(what, runs), _figure(runs)
 
 
 def _caption(what: str, runs: list[Analysed]) -> str:
-    whose = f"{runs[0].label}. {what}." if len(runs) == 1 else f"{what}, of the first seeds."
-    return f"{whose} Every map has a scale of its own, from 0 (dark) to its largest value (bright)."
+    whose, seeds = (f"{runs[0].label}. ", "") if len(runs) == 1 else ("", " Networks of each arm's first seed.")
+    images = f"Images of {runs[0].facts['shards']}, {runs[0].facts['split']}."
+    return f"{whose}{what}. {images}{seeds} Every map has a scale of its own, from 0 (dark) to its largest value (bright)."
 
 
 def _figure(runs: list[Analysed]) -> Figure:

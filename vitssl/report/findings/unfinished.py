@@ -39,14 +39,12 @@ def sentence(grid: Grid) -> str:
 
 
 def _at_chance(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
-    """The mean of a model that is no better, as far as its seeds tell, than what needs no network."""
-    scores, chance = list(grid.scores(row, column).values()), _chance(grid, done)
-    if not scores or chance is None:
+    """The mean of a model that is no better, as far as its seeds and the test images tell, than what needs no network."""
+    chance = _chance(grid, done)
+    gap = None if chance is None else grid.above(row, column, chance)
+    if gap is None or (gap.mean > 0 and (gap.low is None or gap.low > 0)):
         return ""
-    gap = difference(dict(enumerate(scores)), dict.fromkeys(range(len(scores)), chance), overlap_of(done))
-    assert gap is not None  # both have scores
-    better = gap.mean > 0 and (gap.low is None or gap.low > 0)
-    return "" if better else f"{mean(scores):.2f} %, chance {chance:.2f} %"
+    return f"{chance + gap.mean:.2f} %, chance {chance:.2f} %"
 
 
 def _chance(grid: Grid, cells: list[Cell]) -> float | None:

@@ -267,17 +267,28 @@ class Grid:
         scores = [self.scores(row, at, *measured) for row, at in zip((one, other), columns, strict=True)]
         cells = [cell for row, at in zip((one, other), columns, strict=True) for cell in row.finished(at)]
         gap, common = difference(*scores, overlap_of(cells)), scores[0].keys() & scores[1].keys()
-        if gap is None or (gap.overlap and of_folds(measured[0], cells)):  # which images are tested on the interval over folds covers
-            return gap
         files = [self._predictions(row, at, common, measured) for row, at in zip((one, other), columns, strict=True)]
-        found = None if files[0] == files[1] else of_images(*files, measured[1])  # equal runs stand in several rows
-        return gap if found is None else gap.over_images(found)
+        return gap if files[0] == files[1] else _over_images(gap, cells, files, measured)  # equal runs stand in several rows
+
+    def above(self, row: Row, column: Any, level: float) -> Difference | None:
+        """By what a row's figure is above a number; None where it has none."""
+        scores, cells = self.scores(row, column), row.finished(column)
+        gap = difference(scores, dict.fromkeys(scores, level), overlap_of(cells))
+        return _over_images(gap, cells, [self._predictions(row, column, {*scores}, self.metric), None], self.metric)
 
     def _predictions(self, row: Row, column: Any, seeds: set[Any], measured: Reading) -> list[Path]:
         """The files of the finished ones of these seeds; of all where there is none of these."""
         evaluator, metric = measured
         done = [cell for cell in row.columns[column] if cell.result(evaluator, metric) is not None]
         return [cell.last.path / f"predictions-{evaluator}.npz" for cell in done if not seeds or cell.axes.get(SEED) in seeds]
+
+
+def _over_images(gap: Difference | None, cells: list[Cell], files: list[list[Path] | None], measured: Reading) -> Difference | None:
+    """With the error over the test images, where predictions tell it; which they are an interval over folds covers."""
+    if gap is None or (gap.overlap and of_folds(measured[0], cells)):
+        return gap
+    found = of_images(*files, measured[1])
+    return gap if found is None else gap.over_images(found)
 
 
 def lay_out(sweep: Sweep) -> Grid:

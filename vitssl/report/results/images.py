@@ -20,18 +20,18 @@ from vitssl.report.results.stats import OfImages
 File = tuple[Path, int]  # and when it was last changed, in ns
 
 
-def of_images(one: Sequence[Path], other: Sequence[Path], metric: str = "top1") -> OfImages | None:
+def of_images(one: Sequence[Path], other: Sequence[Path] | None, metric: str = "top1") -> OfImages | None:
     """What the images on which two arms were evaluated tell of the difference between their values of a metric.
 
     Args:
-        one, other: the predictions that an arm's seeds saved.
+        one, other: the predictions that an arm's seeds saved; without ``other``, of the value of the first alone.
         metric: its key.
 
     Returns:
         None where a run saved none, or not what the metric is made of, or where they are of other images.
     """
-    saved = [tuple(_file(path) for path in paths) for paths in (one, other)]
-    return _of_images(*saved, metric) if all(paths and all(paths) for paths in saved) else None
+    saved = tuple(tuple(_file(path) for path in paths) for paths in (one, other) if paths is not None)
+    return _of_images(saved, metric) if all(paths and all(paths) for paths in saved) else None
 
 
 def _file(path: Path) -> File | None:
@@ -40,17 +40,17 @@ def _file(path: Path) -> File | None:
 
 
 @cache
-def _of_images(one: tuple[File, ...], other: tuple[File, ...], metric: str) -> OfImages | None:
+def _of_images(arms: tuple[tuple[File, ...], ...], metric: str) -> OfImages | None:
     """Once for each pair, which several sentences and tables ask for."""
-    arms = [_parts(files, metric) for files in (one, other)]
-    if any(arm is None for arm in arms):
+    found = [_parts(files, metric) for files in arms]
+    if any(arm is None for arm in found):
         return None
-    (labels_N, parts_SN), (other_labels_N, other_parts_SN) = arms
-    N = len(labels_N)
-    if N < 2 or not np.array_equal(labels_N, other_labels_N):
+    (labels_N, first_SN), N = found[0], len(found[0][0])
+    if N < 2 or not all(np.array_equal(labels_N, other_labels_N) for other_labels_N, _ in found):
         return None
-    error = float(np.std(parts_SN.mean(0) - other_parts_SN.mean(0), ddof=1)) / sqrt(N)
-    by_seed = [arm_SN.var(0, ddof=1).mean() / len(arm_SN) for arm_SN in (parts_SN, other_parts_SN) if len(arm_SN) > 1]
+    others_N = sum(parts_SN.mean(0) for _, parts_SN in found[1:])
+    error = float(np.std(first_SN.mean(0) - others_N, ddof=1)) / sqrt(N)
+    by_seed = [arm_SN.var(0, ddof=1).mean() / len(arm_SN) for _, arm_SN in found if len(arm_SN) > 1]
     return OfImages(N, error, sqrt(sum(by_seed) / N))
 
 
