@@ -348,6 +348,10 @@ def test_a_number_that_cannot_be_is_named(untrained_run, words: list[str], capsy
         ({"backbone.patch_size": 8}, ["attention"], "vit_pico makes a single patch of an image of 8 px"),
         ({"backbone.patch_size": 8}, ["tokens"], "vit_pico makes a single token of an image of 8 px"),
         ({}, ["tokens", "--images", "1"], "--images: a covariance needs two images at least"),
+        ({}, ["maps", "--images", "51"], "--images: a figure shows at most 50 images, not 51"),
+        ({}, ["grad-cam", "--images", "51"], "--images: a figure shows at most 50 images, not 51"),
+        (CONVOLUTIONS, ["maps"], "resnet8: attention is looked at in ViTs and T2T-ViTs alone"),
+        ({"objectives": {"classify": None, "mae": {}}}, ["grad-cam"], "this run has no classify objective"),
     ],
 )
 def test_mistakes_are_one_line(untrained_run, layer: dict, words: list[str], message: str, capsys) -> None:

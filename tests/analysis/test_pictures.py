@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -180,23 +179,6 @@ def test_equal_attention_is_an_even_map() -> None:
 )
 def test_patches_that_are_asked_lie_on_the_grid(grid: tuple[int, int], asked: list[tuple[int, int]]) -> None:
     assert maps.patches(grid) == asked
-
-
-@pytest.mark.parametrize(
-    ("layer", "words", "message"),
-    [
-        (SMALL, ["maps", "--images", "51"], "--images: a figure shows at most 50 images, not 51"),
-        (SMALL, ["grad-cam", "--images", "51"], "--images: a figure shows at most 50 images, not 51"),
-        (RESNET, ["maps"], "resnet8: attention is looked at in ViTs and T2T-ViTs alone"),
-        ({"objectives": {"classify": None, "mae": {}}}, ["grad-cam"], "this run has no classify objective"),
-    ],
-)
-def test_mistakes_are_one_line(untrained_run, layer: dict, words: list[str], message: str, capsys) -> None:
-    folder: Path = untrained_run(layer)
-    assert cli.main(["analyze", str(folder), *words]) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.startswith("error: ") and error.count("\n") == 1
-    assert not (folder / "analysis").exists()
 
 
 @pytest.mark.parametrize("name", ["maps", "grad-cam"])

@@ -104,11 +104,15 @@ def of_map(map_BhTT: Tensor, prefix: int, apart_NN: Tensor) -> tuple[Tensor, Ten
         all, its column's sum, as a mean over heads: 1 on average.
     """
     N, map_BhTT = len(apart_NN), map_BhTT.float()
-    patches_BhNN = map_BhTT[:, :, prefix : prefix + N, prefix : prefix + N]
-    patches_BhNN = patches_BhNN / patches_BhNN.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    patches_BhNN = shares(map_BhTT[:, :, prefix : prefix + N, prefix : prefix + N])
     distance_Bh = (patches_BhNN * apart_NN).sum(-1).mean(-1)
     entropy_Bh = torch.special.entr(patches_BhNN).sum(-1).mean(-1) / math.log(N)
     return distance_Bh, entropy_Bh, map_BhTT.sum(2).mean(1)
+
+
+def shares(rows: Tensor) -> Tensor:
+    """Attention to some of the tokens (..., N), float32, as shares of its sum; 0 where they get none."""
+    return rows / rows.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
 
 
 def to_masked_tokens(trained: Trained, sample: Sample) -> Numbers:

@@ -6,12 +6,14 @@ Shapes: h heads, T tokens of the sequence, N patches, Q of which are asked.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from vitssl.analysis import pictures
-from vitssl.analysis.attention import recorded, transformer_of
+from vitssl.analysis.attention import recorded, shares, transformer_of
 from vitssl.analysis.base import Numbers, Sample
 from vitssl.analysis.pictures import Maps
 from vitssl.trained import Trained
@@ -59,7 +61,6 @@ def of_map(map_BhTT: Tensor, prefix: int, grid: tuple[int, ...], asked: list[int
     Returns:
         (B, 1 + Q, N) of the class token and of these patches, means over heads; (B, h, N) of the class token by each head.
     """
-    N = int(np.prod(grid))
-    rows_BhQN = map_BhTT[:, :, [0, *(prefix + number for number in asked)], prefix : prefix + N].float()
-    shares_BhQN = rows_BhQN / rows_BhQN.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+    rows = [0, *(prefix + number for number in asked)]
+    shares_BhQN = shares(map_BhTT[:, :, rows, prefix : prefix + math.prod(grid)].float())
     return shares_BhQN.mean(1), shares_BhQN[:, :, 0]
