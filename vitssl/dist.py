@@ -166,6 +166,13 @@ def anywhere(*flags: bool) -> list[bool]:
     return [bool(flag) for flag in all_max(torch.tensor(flags, dtype=torch.int32)).tolist()]
 
 
+def from_main(tensor: Tensor) -> Tensor:
+    """The main rank's values on every rank, in place."""
+    if dist.is_initialized():
+        dist.broadcast(tensor, src=0)
+    return tensor
+
+
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor) -> Tensor:

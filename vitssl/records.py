@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 from vitssl.config import ConfigError, Problem, Site, fill
-from vitssl.config.evals import KINDS
+from vitssl.config.evals import KINDS, OWN
 from vitssl.config.sweep import Quantity
 from vitssl.words import is_control
 
@@ -101,7 +101,7 @@ JOB = {
     "binds?": [str], "cache_dir?": (str, None),
     "imported?": {"file": str, "layout": str, "sha256": str}, "start?": START, "reused_from?": str,
 }  # fmt: skip
-EVALUATED = ("test", "test_ema", "val", "test_best", "selected")  # the results that done.json holds
+EVALUATED = (*OWN, "test_best")  # the results that done.json holds
 DONE = {"step": COUNT, "epochs": AMOUNT, "time_s?": AMOUNT, **{f"{name}?": ({"top1": METRIC, ...: METRIC}, None) for name in EVALUATED}}
 EMISSIONS = {
     "attempt": COUNT, "node": str, "start": TIME, "end": TIME, "duration_s": AMOUNT, "gpus": COUNT, "gpu_kwh": AMOUNT, "cpu_kwh": AMOUNT,

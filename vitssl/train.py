@@ -263,11 +263,10 @@ def _finish(train_state: TrainState) -> None:
 
 def _summary(train_state: TrainState) -> dict[str, Any]:
     progress = train_state.progress
-    evaluations = {"test": progress.last.get("test"), "test_best": progress.best_test or None}
-    if progress.best_val:
-        evaluations |= {"val": progress.last["val"], "selected": progress.selected}
-    if "test_ema" in progress.last:
-        evaluations["test_ema"] = progress.last["test_ema"]
+    evaluations = {"test": None, "test_best": progress.best_test or None}
+    evaluations |= {name: progress.last[name] for name in train_state.own_evals if name in progress.last}
+    if "selected" in evaluations:
+        evaluations["selected"] = evaluations["selected"] | {"epoch": progress.best_val["epoch"]}
     return {"step": progress.step, "epochs": train_state.epoch, "time_s": progress.time_s, **evaluations}
 
 

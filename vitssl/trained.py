@@ -197,7 +197,11 @@ class Trained:
         """
         if self.weights != "model":
             raise ConfigError(f"{self.folder}: load it without weights={self.weights}; an evaluator's field weights says which to look at")
-        return evaluators.Subject(self.model, self.run, self.classes, self.view, self.data, lambda: self._averaged)
+        return evaluators.Subject(self.model, self.run, self.classes, self.view, self.data, lambda: self._averaged, self._best)
+
+    def _best(self) -> dict[str, Tensor]:
+        path = _checkpoint(self.folder, BEST)
+        return fitted(self.model, read_run(path)["model"], path)
 
     def data(self) -> tuple[Index, Split]:
         """The index of its shards, and its part of them.

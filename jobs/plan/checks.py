@@ -12,7 +12,7 @@ from jobs.plan.sweep import Spec
 from vitssl.config import SIZES, BackboneConfig, ConfigError, active, checkpoint_fields, classifies, dotted, nested
 from vitssl.config import Run as RunConfig
 from vitssl.config.backbones import takes_any_patch
-from vitssl.config.evals import KINDS, METRICS, evals_of, metric_parts, own_evals
+from vitssl.config.evals import KINDS, METRICS, OF_TEST, OWN, evals_of, may_hold_out, metric_parts, own_evals
 from vitssl.config.methods import flow
 from vitssl.words import note
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from jobs.plan.cells import Cell
 
 SHOWN = 4  # stages that an error names
+NOTHING_HELD_OUT = "its Run holds out no images; set data.val_fraction or data.val_split"
 OF_A_SIZE = ("embed_dim", "depth", "depths", "num_heads", "mlp_ratio", "qkv_bias")  # the fields that make a named network another one
 USUAL = BackboneConfig()
 Place = tuple[str, str]  # an arm, and its stage
@@ -195,11 +196,12 @@ def check_metric(spec: Spec, made: Sequence[Cell]) -> None:
         raise ConfigError(error.reason, "metric", spec.place("metric")) from None
     for cell in made:
         run = cell.stages[-1].run
-        known = own_evals(run, heldout=bool(run.data.val_split or run.data.val_fraction)) | evals_of(run)
+        known = own_evals(run, may_hold_out(run)) | evals_of(run)
         if evaluator == "test" and evaluator not in known:
             continue  # a pretraining alone has no accuracy
         if evaluator not in known:
-            has = "its Run has no loop.ema_decay" if evaluator == "test_ema" else f"it has {', '.join(known) or 'none'}"
+            lacks = dict.fromkeys(OWN, NOTHING_HELD_OUT) | {"test_ema": "its Run has no loop.ema_decay"}
+            has = lacks.get(evaluator, f"it has {', '.join(known) or 'none'}")
             add = f"; add 'evals={{{evaluator}: {{type: {evaluator}}}}}'" if evaluator in KINDS else ""
             raise ConfigError(f"{spec.metric}: {cell.arm} has no evaluator {evaluator}; {has}{add}", "metric", spec.place("metric"))
         if metric not in known[evaluator].metrics:
@@ -212,7 +214,7 @@ def check_select(spec: Spec, made: Sequence[Cell]) -> None:
     if not spec.select:
         return
     evaluator, metric = metric_parts(spec.metric)
-    if evaluator != "test":
+    if OF_TEST.get(evaluator) is None:
         reason = f"it is chosen by val/{metric}, of a classifier on held-out images, which is not measured as {spec.metric} is"
         able = all(classifies(cell.stages[-1].run) for cell in made) and metric in METRICS
         reason += f"; set metric: {metric}" if able else "; arms that end without objectives.classify have none: leave select out"

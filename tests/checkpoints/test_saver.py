@@ -127,9 +127,9 @@ def test_without_a_checkpoint_that_can_be_read_nothing_is_trained(tmp_path):
 # ------------------------------------------------------------------------------------------------------ long evaluations
 
 
-@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize("at", [1, 2, 3])
 def test_killed_in_an_evaluation_it_goes_on_with_that_evaluation(folder, monkeypatch, at):
-    """The last one too, which is of what the run leaves."""
+    """The last one too, which is of what the run leaves, and that of the best weights after it."""
     loop = {"loop": {"epochs": 2, "eval_every": 1, "log_every": 1}, "data.val_fraction": 0.2}
     whole, killed = folder("whole", CLASSIFY, loop), folder("killed", CLASSIFY, loop)
     assert train.main([str(whole)]) == 0
@@ -147,7 +147,7 @@ def test_killed_in_an_evaluation_it_goes_on_with_that_evaluation(folder, monkeyp
         train.main([str(killed)])
     owed = tensor_files.read(killed / "last.pt")["progress"]
     evaluated = [event["step"] for event in read_events(whole / "metrics.jsonl") if event["event"] == "eval"]
-    assert owed["to_evaluate"] and owed["step"] == evaluated[at - 1]
+    assert owed["to_evaluate"] and owed["step"] == evaluated[min(at, 2) - 1]
     assert train.main([str(killed)]) == 0 and same(whole, killed)
     best = [tensor_files.read(run / "best.pt")["model"] for run in (whole, killed)]
     assert all(torch.equal(best[0][name], best[1][name]) for name in best[0])

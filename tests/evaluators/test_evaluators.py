@@ -17,7 +17,7 @@ from jobs.display import states
 from tests.ranks import run_ranks
 from vitssl import cli, config, dist, train
 from vitssl.config import ConfigError
-from vitssl.config.evals import OF_FEATURES, KnnConfig, evals_of, pending
+from vitssl.config.evals import OF_FEATURES, ClassificationConfig, KnnConfig, evals_of, pending
 from vitssl.data import shards
 from vitssl.evaluators import Result, Subject, base, knn
 from vitssl.files import read_events, read_json
@@ -31,6 +31,7 @@ DINO = {
     "data.views": {"second": {}, "local": {"size": 4, "count": 2}},
 }
 SHORT = {"loop": {"epochs": 2, "eval_every": 1}, "data.images": {"per_class": 16}}
+CLASSIFY = {"objectives.classify": {}}
 KNN = {"evals.knn": {"type": "knn", "k": 5, "pool": "mean"}}
 
 
@@ -118,6 +119,83 @@ def test_weights_are_left_alone(folder):
     with pytest.raises(ConfigError, match="load it without weights=ema"):
         vitssl.load(runs[0], weights="ema").evaluate(evals_of(trained.run))
     assert len({vitssl.load(runs[0], weights=which).model.backbone.cls_token.sum().item() for which in ("model", "ema", "teacher")}) == 3
+
+
+TOO_FAST = {"data.val_fraction": 0.2, "optim.lr": 0.1, "loop.epochs": 4}  # the first epoch is the best
+
+
+def test_the_weights_that_held_out_images_chose_are_evaluated_at_the_end(folder):
+    """By the run's own evaluators, with every metric and its predictions, and by those asked for; the last ones stay as they are."""
+    evals = {"evals": {"near": {"type": "knn", "k": 5, "pool": "mean", "weights": "best"}, "near_last": KNN["evals.knn"]}}
+    run, plain = folder("run", CLASSIFY, TOO_FAST, evals), folder("plain", CLASSIFY, TOO_FAST)
+    assert train.main([str(run)]) == train.main([str(plain)]) == 0
+    done, found = read_json(run / "done.json"), read_json(run / "evals.json")
+    assert done["selected"]["epoch"] < 4, "another than the last epoch"
+    trained = vitssl.load(run, "best.pt")
+    of_best = {
+        "selected": ClassificationConfig(),
+        "selected_val": ClassificationConfig(split="val"),
+        "near": evals_of(trained.run)["near_last"],
+    }
+    again = {name: result.metrics for name, result in trained.evaluate(of_best).items()}
+    assert again["selected"] | {"epoch": done["selected"]["epoch"]} == done["selected"] != done["test"]
+    assert again["selected_val"] == done["selected_val"] and done["selected_val"]["top1"] >= done["val"]["top1"]
+    assert again["near"] == found["near"]["metrics"] != found["near_last"]["metrics"]
+    assert "near" not in evaluations(run)[0] and {"auc", "macro_f1"} <= done["selected"].keys()
+    with np.load(run / "predictions-selected.npz") as kept:
+        assert 100 * (kept["labels"] == kept["predicted"]).mean() == pytest.approx(done["selected"]["top1"])
+    ours, theirs = (torch.load(path / "last.pt", weights_only=True)["model"] for path in (run, plain))
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    (run / "evals.json").unlink()
+    assert train.main([str(run)]) == 0 and read_json(run / "evals.json")["near"]["metrics"] == found["near"]["metrics"]
+
+
+def test_on_two_ranks_too(folder):
+    run = folder("run", CLASSIFY, TOO_FAST)
+    assert set(run_ranks(run, 2)) == {0}
+    selected = read_json(run / "done.json")["selected"]
+    assert selected.pop("epoch") < 4
+    (found,) = vitssl.load(run, "best.pt").evaluate({"selected": ClassificationConfig()}).values()
+    assert found.metrics == {name: pytest.approx(value, abs=1e-4) for name, value in selected.items()}
+
+
+def test_best_weights_that_are_lost_are_told(folder, capsys, monkeypatch):
+    run = folder("run", CLASSIFY, TOO_FAST)
+    remember = evaluate._remember_best
+
+    def lost(train_state, metrics):
+        remember(train_state, metrics)
+        if train_state.epoch == 4:
+            train_state.saver.wait()
+            (run / "best.pt").unlink()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluate, "_remember_best", lost)
+        assert train.main([str(run)]) == 2
+    told = "is missing; restore it from a backup, or delete the run's folder to train it anew"
+    assert f"error: {run / 'best.pt'}: evals.selected: {told}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("layers", "told"),
+    [
+        (
+            [CLASSIFY, {"evals.near": {"type": "knn", "weights": "best"}}],
+            "evals.near.weights: the Run has no best.pt; it needs objectives.cl",
+        ),
+        (
+            [MAE, {"data.val_fraction": 0.2}, {"evals.near": {"type": "knn", "weights": "best"}}],
+            "evals.near.weights: the Run has no best.pt",
+        ),
+        (
+            [CLASSIFY, TOO_FAST, {"evals.near": {"type": "knn", "weights": "best", "every": 1}}],
+            "evals.near.every: which weights are the best",
+        ),
+    ],
+)
+def test_what_has_no_best_weights_is_refused(folder, layers, told):
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        folder("run", *layers)
 
 
 def test_two_ranks_find_what_one_does(folder):

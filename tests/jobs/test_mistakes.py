@@ -168,6 +168,10 @@ def test_a_mistake_in_the_file_is_one_line_that_names_it(expand, before: str, af
         ("axes.seed=-1", "^command line: seed: -1 is less than 0"),
         ("finetune.optim.lr=abc", "^command line: finetune.optim.lr: 'abc' is not a number$"),
         ("metric=top1_ema", "^command line: metric: top1_ema: scratch has no evaluator test_ema"),
+        (
+            "metric=selected/auc",
+            "^command line: metric: selected/auc: .* no evaluator selected; its Run holds out no images; set data.val_fra",
+        ),
         ("axes.seed=99999999999999999999", "^command line: seed: 99999999999999999999 is more than"),
         ("optim.betas={a: 1}", r"^command line: optim.betas: {'a': 1} is not a list; write \[...\]$"),
         ("optim.betas=0.9", r"^command line: optim.betas: 0.9 is not a list"),
@@ -236,7 +240,8 @@ def test_arms_are_compared_by_what_their_evaluator_gives(expand) -> None:
 
 def test_a_selection_needs_held_out_images_and_a_metric_of_test_images(expand) -> None:
     fields, rates = ("select=optim.lr", "arms=[scratch]"), EXAMPLE.replace("seed: [0, 1]", "optim.lr: [0.1, 0.2]")
-    assert len(expand(*fields, "data.val_fraction=0.1", text=rates).cells) == 4
+    for metric in ("top1", "selected/macro_f1"):
+        assert len(expand(*fields, "data.val_fraction=0.1", f"metric={metric}", text=rates).cells) == 4
     with pytest.raises(ConfigError, match=r"^command line: data.val_fraction: .* has none; set data.val_fraction or data.val_split .in"):
         expand(*fields, "data.val_fraction=0", text=rates)
     pretrains = (

@@ -190,7 +190,7 @@ WRONG = [
     ("submit sweep.yaml data.val_fraction=20%", "'20%' is not a number; write data.val_fraction=0.2"),
     ("submit sweep.yaml backbone.name=ViT-Tiny", "(did you mean vit_tiny?)"),
     ("submit sweep.yaml backbone.name=deit_tiny_patch16_224", "(did you mean vit_tiny?)"),
-    ("submit sweep.yaml metric=accuracy", "nor an evaluator's, such as knn/top1 (did you mean top1?)"),
+    ("submit sweep.yaml metric=accuracy", "nor an evaluator's, such as selected/top1 or knn/top1 (did you mean top1?)"),
     ("submit sweep.yaml resources.hours=1:30", "resources.hours: 1:30 would be a number to the base of 60; write a decimal one"),
     ("submit sweep.yaml backbone.patch_size=5", "5 does not divide the 16 px of data.views.main; 4 does, and of images 15 px would do"),
     ("vitssl predict runs/example/scratch photos --output x.csv", "unrecognized arguments: --output (did you mean --csv?); see vitssl pr"),

@@ -143,6 +143,23 @@ def test_one_value_of_each_axis_is_a_grid_of_one_cell(sweep) -> None:
     assert (shown["lr"], shown["best test top-1 %"], shown["mean ± std over the cells"], shown["cells"]) == ("0.1", "70.00", "70.00", "1")
 
 
+def test_the_epoch_may_be_chosen_by_held_out_images_too(grid_sweep, sweep) -> None:
+    """Settings are then chosen at that epoch, by the same images."""
+    usual = lay_out(collect(grid_sweep()))
+    make = {
+        ("ssat", "flowers", lr, decay, seed): {"done": {"selected_val": {"top1": held_out[seed]}, "selected": {"top1": test[seed]}}}
+        for (lr, decay), (held_out, test) in SCORES.items()
+        for seed in (0, 1)
+    }
+    arms = [{"name": "ssat", "row": "Ours", "published": {"flowers": 79.5}}]
+    folder = sweep({"ssat": 1.0}, AXES, make=make, arms=arms, select=SELECT, metric="selected/top1", baseline=None)
+    laid_out = lay_out(collect(folder))
+    assert list(texts(laid_out).values()) == list(texts(usual).values())
+    assert [entry.text for line in selection.points(laid_out).rows for entry in line] == [
+        entry.text for line in selection.points(usual).rows for entry in line
+    ]
+
+
 def test_axes_that_are_not_selected_over_stay_rows(sweep) -> None:
     axes = {"epochs": [10, 20], "finetune.optim.lr": [0.1, 0.2], "pretrain.optim.lr": [1.0], "seed": [0]}
     at = [(epochs, lr) for epochs in axes["epochs"] for lr in axes["finetune.optim.lr"]]

@@ -16,6 +16,7 @@ from vitssl.checkpoints.tensor_files import check_finite, first_of, is_state, mi
 from vitssl.config import ConfigError
 
 SCALER = torch.amp.GradScaler("cpu").state_dict().keys()
+FORMER = {"selected"}  # of progress: what earlier versions wrote
 ADVICE = "restore the file from a backup, or delete it to train anew"
 
 
@@ -28,9 +29,13 @@ class Progress:
     attempt: int = 0
     best_test: dict[str, float] = field(default_factory=dict)  # best on the TEST set; only ever reported under that name
     best_val: dict[str, float] = field(default_factory=dict)
-    selected: dict[str, float] = field(default_factory=dict)  # test accuracy at the best validation epoch
     last: dict[str, dict[str, float]] = field(default_factory=dict)  # the newest evaluation
     to_evaluate: bool = False  # it was saved before an evaluation of this step
+
+    @classmethod
+    def of(cls, saved: dict[str, Any]) -> Progress:
+        """From its values in a checkpoint, which an earlier version may have written."""
+        return cls(**{name: value for name, value in saved.items() if name not in FORMER})
 
 
 def read_run(path: Path) -> dict[str, Any]:
@@ -131,12 +136,12 @@ def _is_data(value: Any) -> bool:
 
 
 def _is_progress(value: Any) -> bool:
-    if not isinstance(value, dict) or not value.keys() <= {f.name for f in dataclasses.fields(Progress)}:
+    if not isinstance(value, dict) or not value.keys() <= {f.name for f in dataclasses.fields(Progress)} | FORMER:
         return False
-    progress = Progress(**value)
+    progress = Progress.of(value)
     counted = all(isinstance(count, int) and count >= 0 for count in (progress.step, progress.attempt))
     timed = _is_number(progress.time_s) and progress.time_s >= 0 and isinstance(progress.to_evaluate, bool)
-    results = all(map(_is_result, (progress.best_test, progress.best_val, progress.selected)))
+    results = _is_result(progress.best_test) and _is_result(progress.best_val)
     return counted and timed and results and isinstance(progress.last, dict) and all(map(_is_result, progress.last.values()))
 
 

@@ -18,8 +18,11 @@ from vitssl.config.objectives import active
 from vitssl.config.run import Run, classifies
 from vitssl.words import listed
 
+OWN = ("test", "val", "test_ema", "selected", "selected_val")  # what a classifying Run is evaluated by anyway
 # in metrics.jsonl and done.json these names are taken, by what a classifying Run is evaluated by anyway and by other fields
-RESERVED = ("test", "val", "test_ema", "test_best", "selected", "self", "event", "step", "time", "epoch")
+RESERVED = (*OWN, "test_best", "self", "event", "step", "time", "epoch")
+# of a classifying Run's own evaluators those that look at the test images, and which choose among Runs for each: at the same epoch
+OF_TEST = {"test": "val", "test_ema": None, "selected": "selected_val"}
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,8 @@ class EvalConfig:
     type: str = "classification"  # classification, knn or linear; left out: as it is named, or else classification
     shards: Optional[str] = None  # shards of other images, of the same classes or some of them; null: the Run's
     split: str = "test"  # train, val (held out) or test, as data defines them; or the name of a split of the shards
-    weights: Literal["model", "ema", "teacher"] = "model"  # ema: those averaged by loop.ema_decay; teacher: those of an objective's teacher
+    # ema: those averaged by loop.ema_decay; teacher: those of an objective's teacher; best: those of best.pt, at the end
+    weights: Literal["model", "ema", "teacher", "best"] = "model"
     every: Optional[int] = None  # epochs between evaluations; null: loop.eval_every; 0: at the end only
 
     def defining(self) -> dict[str, Any]:
@@ -77,6 +81,12 @@ class EvalConfig:
         yield from less_than(0, self, name, "every")
         if self.weights == "ema" and run.loop.ema_decay is None:
             yield Problem(f"{name}.weights", "the Run has no averaged weights; set loop.ema_decay")
+        if self.weights == "best" and not may_hold_out(run):
+            yield Problem(
+                f"{name}.weights", "the Run has no best.pt; it needs objectives.classify, and data.val_fraction or data.val_split"
+            )
+        if self.weights == "best" and self.every:
+            yield Problem(f"{name}.every", "which weights are the best is known at the end; leave it out")
         if self.weights == "teacher" and not has_teacher(run):
             yield Problem(f"{name}.weights", "no objective of the Run has a teacher that follows it")
         if self.classifies and not classifies(run):
@@ -218,12 +228,20 @@ def evals_of(run: Run) -> dict[str, EvalConfig]:
 
 
 def own_evals(run: Run, heldout: bool) -> dict[str, EvalConfig]:
-    """What a classifying Run is evaluated by anyway: its accuracy on the test split, on held-out images, of averaged weights."""
+    """What a classifying Run is evaluated by anyway: its accuracy on the test split, on held-out images, of averaged weights, and of those
+    that held-out images chose."""
     if not classifies(run):
         return {}
     defaults: dict[str, EvalConfig] = {"test": ClassificationConfig()}
     defaults |= {"val": ClassificationConfig(split="val")} if heldout else {}
-    return defaults | ({"test_ema": ClassificationConfig(weights="ema")} if run.loop.ema_decay is not None else {})
+    defaults |= {"test_ema": ClassificationConfig(weights="ema")} if run.loop.ema_decay is not None else {}
+    best = {"selected": ClassificationConfig(weights="best"), "selected_val": ClassificationConfig(weights="best", split="val")}
+    return defaults | (best if heldout else {})
+
+
+def may_hold_out(run: Run) -> bool:
+    """Are there held-out images that choose an epoch?"""
+    return classifies(run) and bool(run.data.val_split or run.data.val_fraction)
 
 
 def has_teacher(run: Run) -> bool:
@@ -240,7 +258,8 @@ def pending(run: Run, recorded: dict[str, Any]) -> dict[str, EvalConfig]:
 
 
 def metric_parts(metric: str) -> tuple[str, str]:
-    """Evaluator and metric of ``knn/top1``; ``top1`` stands for test/top1, ``top1_ema`` for test_ema/top1.
+    """Evaluator and metric of ``knn/top1``; ``top1`` stands for test/top1, ``top1_ema`` for test_ema/top1; ``selected/top1`` is of the
+    epoch that held-out images choose.
 
     Raises:
         ConfigError: no evaluator has such a metric.
@@ -250,7 +269,7 @@ def metric_parts(metric: str) -> tuple[str, str]:
         evaluator, name = ("test_ema", name.removesuffix("_ema")) if name.endswith("_ema") else ("test", name)
     if name not in METRICS:
         near = [METRICS_ALSO_CALLED[name.lower()]] if name.lower() in METRICS_ALSO_CALLED else closest(name, list(METRICS))
-        others = "nor top1_ema, nor an evaluator's, such as knn/top1"
+        others = "nor top1_ema, nor an evaluator's, such as selected/top1 or knn/top1"
         raise ConfigError(f"{metric!r} is none of {', '.join(METRICS)}, {others}{did_you_mean(near)}")
     return evaluator, name
 

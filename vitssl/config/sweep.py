@@ -66,7 +66,7 @@ class SweepFile:
     columns: Optional[str] = None  # the axis whose values become the columns of the report's table
     baseline: Optional[str] = None  # the arm that the others are compared with
     # what the report compares, on the test set after the last epoch: top1, top5, balanced_accuracy, macro_f1, auc, ece or loss; with _ema
-    # (top1_ema): of the averaged weights; knn/top1: of the evaluator knn
+    # (top1_ema): of the averaged weights; selected/top1: at the epoch that held-out images choose; knn/top1: of the evaluator knn
     metric: str = "top1"
     # axes to tune: each arm and column uses the values that are best on held-out images
     select: list[str] = field(default_factory=list)

@@ -19,6 +19,9 @@ from vitssl.config import Objectives, Run
 from vitssl.costs import macs
 from vitssl.data.loading.batch import Batch
 
+WARM_UP, LEAST, BATCHES = 2, 3, 9  # of which the speed of inference is measured
+ENOUGH_S = 3.0  # after which no more than the least of them are
+
 
 def _batch(run: Run) -> Batch:
     """One image (and its views) of the Run's sizes."""
@@ -117,15 +120,16 @@ def _unfused(run: Run, num_classes: int) -> model.Model:
     return network
 
 
-def throughput(network: model.Model, run: Run, device: torch.device, repeats: int = 9) -> dict[str, Any]:
+def throughput(network: model.Model, run: Run, device: torch.device) -> dict[str, Any]:
     """Median inference speed on ``device``, in the Run's precision, with the largest batch up to 256 (a CPU: 32) that fits.
 
-    ``inference_spread`` is the width of the middle half of the ``repeats`` batches, relative to their median: how quiet the moment was.
+    ``inference_spread`` is the width of the middle half of the batches' times, relative to their median: how quiet the moment was. They are
+    nine, or as many as three seconds allow, but at least three: of a large network on a CPU each may take longer than a step of training.
     """
     batch_size = 256 if device.type == "cuda" else 32
     while True:
         try:
-            return _throughput(network, run, device, batch_size, repeats)
+            return _throughput(network, run, device, batch_size)
         except torch.OutOfMemoryError:  # a finished training is not lost because this figure cannot be measured
             if batch_size == 1:
                 raise
@@ -133,12 +137,12 @@ def throughput(network: model.Model, run: Run, device: torch.device, repeats: in
 
 
 @torch.inference_mode()
-def _throughput(network: model.Model, run: Run, device: torch.device, batch_size: int, repeats: int) -> dict[str, Any]:
+def _throughput(network: model.Model, run: Run, device: torch.device, batch_size: int) -> dict[str, Any]:
     size = run.data.image_size
     batch = Batch.of_images(torch.zeros(batch_size, 3, size, size, device=device))
     was_training, times_s = network.training, []
     network.eval()
-    for _ in range(repeats + 2):
+    while len(times_s) < WARM_UP + LEAST or (len(times_s) < WARM_UP + BATCHES and sum(times_s) < ENOUGH_S):
         started = time.perf_counter()
         with dist.inference_autocast(device, run.loop.precision):
             _predict(network, batch)
@@ -146,7 +150,7 @@ def _throughput(network: model.Model, run: Run, device: torch.device, batch_size
             torch.cuda.synchronize(device)
         times_s.append(time.perf_counter() - started)
     network.train(was_training)
-    low_s, median_s, high_s = np.percentile(times_s[2:], (25, 50, 75)).tolist()
+    low_s, median_s, high_s = np.percentile(times_s[WARM_UP:], (25, 50, 75)).tolist()
     return {
         "inference_images_per_s": batch_size / median_s,
         "inference_spread": (high_s - low_s) / median_s,

@@ -75,13 +75,14 @@ class Subject:
         data: gives the index of the Run's shards, and which of their images are for training, held out and for testing; called where an
             evaluator asks for them.
         ema: gives the averaged weights, if the Run keeps them.
+        best: gives those that held-out images chose.
     """
 
     def __init__(
         self, network: Model, run: Run, classes: list[str], view: EvalView, data: Callable[[], tuple[Index, Split]],
-        ema: Callable[[], dict[str, Tensor] | None] = lambda: None,
+        ema: Callable[[], dict[str, Tensor] | None] = lambda: None, best: Callable[[], dict[str, Tensor]] = dict,
     ):  # fmt: skip
-        self.network, self.run, self.classes, self.view, self._data, self._ema = network, run, classes, view, data, ema
+        self.network, self.run, self.classes, self.view, self._data, self._ema, self._best = network, run, classes, view, data, ema, best
         self._loaders: dict[tuple[str | None, str], EvalLoader] = {}
         self._features: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
 
@@ -167,7 +168,8 @@ class Subject:
             yield
             return
         original = {name: value.clone() for name, value in self.network.state_dict().items()}
-        self.network.load_state_dict(pretrained.chosen({"model": original, "ema": self._ema()}, which), strict=False)
+        chosen = self._best() if which == "best" else pretrained.chosen({"model": original, "ema": self._ema()}, which)
+        self.network.load_state_dict(chosen, strict=which == "best")
         try:
             yield
         finally:

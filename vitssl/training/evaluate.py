@@ -22,13 +22,15 @@ def in_training(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -
     """Run evaluators; by default a classifying Run's accuracy on the test split, on the held-out split and with averaged weights."""
     progress, last = train_state.progress, train_state.progress.step == train_state.total_steps
     complete = last or ("val" in due and train_state.run.data.val_metric not in EARLY)
-    results = evaluators.evaluate(train_state.subject, due, complete=complete)
+    of_best = {name: cfg for name, cfg in due.items() if cfg.weights == "best"}
+    results = evaluators.evaluate(train_state.subject, {name: cfg for name, cfg in due.items() if name not in of_best}, complete)
+    _remember_best(train_state, {name: result.metrics for name, result in results.items()})
+    if of_best:  # which weights these are is known now
+        results |= evaluators.evaluate(train_state.subject, of_best, complete)
     train_state.subject.forget_features()
     train_state.model.train()
     progress.to_evaluate = False
-    metrics = {name: result.metrics for name, result in results.items()}
-    progress.last = metrics
-    _remember_best(train_state, metrics)
+    progress.last = metrics = {name: result.metrics for name, result in results.items()}
     log.event("eval", progress.step, epoch=train_state.epoch, **metrics)
     if not last:  # the run's own last line says it
         epoch = f"epoch {train_state.epochs_done}/{train_state.run.loop.epochs}"
@@ -38,8 +40,9 @@ def in_training(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -
 
 
 def headlines(metrics: dict[str, dict[str, float]], run: config.Run) -> str:
-    """The metric that stands for each evaluator: its first, and of the held-out images the one that chooses."""
-    keys = {name: run.data.val_metric if name == "val" else next(iter(values)) for name, values in metrics.items() if values}
+    """The metric that stands for each evaluator: its first, and of the held-out images the one that chooses; these at the present epoch."""
+    shown = {name: values for name, values in metrics.items() if values and name != "selected_val"}
+    keys = {name: run.data.val_metric if name == "val" else next(iter(values)) for name, values in shown.items()}
     return ", ".join(f"{name} {metric_of(key).name} {metrics[name][key]:.2f} {metric_of(key).unit}".rstrip() for name, key in keys.items())
 
 
@@ -48,7 +51,7 @@ def _remember_best(train_state: TrainState, metrics: dict[str, dict[str, float]]
     if "test" in metrics and is_better(metrics["test"], progress.best_test, "top1"):
         progress.best_test = metrics["test"] | here
     if "val" in metrics and is_better(metrics["val"], progress.best_val, train_state.run.data.val_metric):
-        progress.best_val, progress.selected = metrics["val"] | here, metrics["test"] | here
+        progress.best_val = metrics["val"] | here
 
 
 def is_better(new: dict[str, float], best: dict[str, float], metric: str) -> bool:

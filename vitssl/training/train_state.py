@@ -25,7 +25,7 @@ from vitssl.data.loading.cache import private_folder
 from vitssl.data.loading.loader import TrainLoader
 from vitssl.data.loading.on_stream import groups, on_own_stream
 from vitssl.data.loading.subset import split_of
-from vitssl.run_folder import LAST
+from vitssl.run_folder import BEST, LAST
 from vitssl.training import memory, optim, passes, pictures
 from vitssl.views import EvalView, TrainViews
 
@@ -67,7 +67,7 @@ class TrainState:
         self.terms: dict[str, float] = {}  # the newest of the loss, before their weights
         view = EvalView(run.data.image_size, run.data.eval_crop, self.mean, self.std, self.device)
         self.subject = evaluators.Subject(
-            self.model, run, self.index.classes, view, lambda: (self.index, self.split), lambda: self.ema and self.ema.average
+            self.model, run, self.index.classes, view, lambda: (self.index, self.split), lambda: self.ema and self.ema.average, self._best
         )
         self.own_evals = own_evals(run, heldout=len(self.split.val) > 0)
         self.evals = self.own_evals | evals_of(run)
@@ -112,8 +112,21 @@ class TrainState:
         """The evaluators that are due after the newest step."""
         if self.progress.step == self.total_steps:
             return self.evals
-        every = {name: self.run.loop.eval_every if cfg.every is None else cfg.every for name, cfg in self.evals.items()}
+        meanwhile = {name: cfg for name, cfg in self.evals.items() if cfg.weights != "best"}
+        every = {name: self.run.loop.eval_every if cfg.every is None else cfg.every for name, cfg in meanwhile.items()}
         return {name: self.evals[name] for name, n in every.items() if self._ended(n)}
+
+    def _best(self) -> dict[str, Tensor]:
+        """The weights that held-out images chose, which the main rank reads for all: others may still see the file before."""
+        if self.is_best:
+            return self.model.state_dict()
+        state = {name: value.to("cpu", copy=True) for name, value in self.model.state_dict().items()}
+        if dist.is_main():
+            self.saver.wait()
+            if not (path := self.folder / BEST).exists():
+                raise ConfigError("is missing; restore it from a backup, or delete the run's folder to train it anew", place=str(path))
+            state |= run_checkpoint.fitted(self.model, run_checkpoint.read_run(path)["model"], path)
+        return {name: dist.from_main(value) for name, value in state.items()}
 
     @property
     def class_counts_K(self) -> Tensor:
@@ -217,7 +230,7 @@ def _restore(train_state: TrainState, saved: dict[str, Any]) -> None:
         train_state.scaler.load_state_dict(saved["scaler"])
     if train_state.ema is not None:
         train_state.ema.load(run_checkpoint.fitted(train_state.model, saved["ema"], last))
-    train_state.progress = Progress(**saved["progress"])
+    train_state.progress = Progress.of(saved["progress"])
     if train_state.is_best and dist.is_main():  # it may have been killed before this was written
         train_state.saver.write_best(saved | {"data": train_state.data_facts})
 

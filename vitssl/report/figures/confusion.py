@@ -21,7 +21,7 @@ def plot(grid: Grid) -> Plot | None:
         return None
     figure, axes = panels(len(found), 3.9)
     for axis, m in zip(axes, found, strict=True):
-        place = [grid.label(m.row), str(m.column) if grid.axis else "", m.evaluator if m.evaluator != "test" else ""]
+        place = [grid.label(m.row), str(m.column) if grid.axis else "", m.evaluator if m.evaluator != grid.own else ""]
         _draw(axis, m.confusion, ", ".join(filter(None, place)))
     return "Confusion: the share of each class's images (row) that are classified as each class (column), mean over seeds, in %.", figure
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from statistics import mean
 
 from vitssl.config import Site
-from vitssl.config.evals import metric_of
+from vitssl.config.evals import OF_TEST, metric_of
 from vitssl.costs.emissions import names_grid
 from vitssl.report.findings import collapsed, unfinished
 from vitssl.report.findings.advice import next_steps, recommendation
@@ -93,7 +93,7 @@ def _unselected(grid: Grid) -> str:
     if not axes:
         return ""
     how = "to choose on held-out images, set `select` in the sweep and data.val_fraction"
-    if grid.metric[0] != "test":
+    if OF_TEST.get(grid.metric[0]) is None:
         how = "`select` chooses on held-out images, but only by a classifier's metric, such as top1"
     return f"No best value of {listed(axes)} is named, since choosing it on test images would bias the result; {how}."
 
@@ -129,6 +129,8 @@ def _one_start(grid: Grid) -> list[str]:
 
 def _best_epoch(grid: Grid) -> str:
     """What the epochs give that held-out images choose, of as many models as a sentence holds."""
+    if grid.own == "selected":  # as all figures are
+        return ""
     key, how = best.chosen_metric(grid), best.chosen_by(grid)
     metric = metric_of(key)
     scores = {grid.model(row, column): grid.scores(row, column, "selected", key) for row, column, _ in grid.models()}

@@ -8,6 +8,7 @@ from io import StringIO
 from itertools import combinations
 from statistics import mean
 
+from vitssl.config.evals import OWN
 from vitssl.report.results.collect import Cell, RunFolder
 from vitssl.report.results.costs import images_per_s, macs
 from vitssl.report.results.grid import SEED, Grid
@@ -76,7 +77,7 @@ def _named(grid: Grid, row: Row, column: object) -> dict[str, object]:
 
 def _model(grid: Grid, row: Row, column: object, cell: Cell) -> dict[str, object]:
     run, cost = cell.last, cost_of(cell) or {}
-    metrics = {name: telling(run, name, run.metrics(name)) for name in ("test", "val", "test_ema", *run.evals)}
+    metrics = {name: telling(run, name, run.metrics(name)) for name in (*OWN, *run.evals)}
     return {
         **_named(grid, row, column), "seed": cell.axes.get(SEED), "run": run.path.name,
         **{f"{name}_{key}": value for name, of in metrics.items() for key, value in of.items() if isinstance(value, int | float)},

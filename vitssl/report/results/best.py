@@ -6,7 +6,8 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
-from vitssl.config.evals import EARLY, metric_of
+from vitssl.config.evals import OF_TEST, metric_of
+from vitssl.report.results.collect import Cell
 from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row
 from vitssl.report.results.stats import CONFIDENCE, LEAST, holm, plus_minus
@@ -18,19 +19,26 @@ Corrected = dict[frozenset[Row], float]  # p-values after Holm's correction, of 
 
 
 def chosen_metric(grid: Grid) -> str:
-    """What the epochs that held-out images choose are told by: the sweep's metric where the runs have it of every epoch, else top-1."""
+    """What the epochs that held-out images choose are told by: the sweep's metric, or top-1 where that is another evaluator's, or where
+    runs of an earlier version have no more."""
     evaluator, usual = grid.metric
-    return usual if evaluator == "test" and (usual in EARLY or not _choosing(grid) & {*EARLY}) else "top1"
+    return usual if evaluator in OF_TEST and all(cell.result("selected", usual) is not None for cell in _choosing(grid)) else "top1"
 
 
 def chosen_by(grid: Grid) -> str:
     """What these epochs were chosen by, behind a word; empty for top-1."""
-    names = [metric_of(key).name for key in sorted(_choosing(grid))]
+    names = [metric_of(key).name for key in sorted({cell.last.run["data"]["val_metric"] for cell in _choosing(grid)})]
     return "" if names in ([], ["top-1"]) else f" by {listed(names)}"
 
 
-def _choosing(grid: Grid) -> set[str]:
-    return {cell.last.run["data"]["val_metric"] for row in grid.rows for cell in row.cells if cell.result("selected", "top1") is not None}
+def when(grid: Grid) -> str:
+    """Which weights a sweep's figures are of."""
+    return f"at the epoch that held-out images choose{chosen_by(grid)}" if grid.own == "selected" else "after the last epoch"
+
+
+def _choosing(grid: Grid) -> list[Cell]:
+    """The finished cells whose epoch held-out images chose."""
+    return [cell for cell in grid.done if cell.result("selected", "top1") is not None]
 
 
 def leading(grid: Grid) -> list[str]:

@@ -70,10 +70,10 @@ class Matrix:
 
 
 def matrices(grid: Grid) -> list[Matrix]:
-    """For every model and classifier's evaluator."""
+    """For every model and classifier's evaluator; of the run's own that of the sweep's metric."""
     return [
         Matrix(row, column, name, found)
         for row, column, done in grid.models()
-        for name in ("test", *done[0].last.evals)
+        for name in (grid.own, *done[0].last.evals)
         if (found := confusion(done, name)) is not None
     ]

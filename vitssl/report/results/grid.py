@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from vitssl.config.evals import Metric, measured_by, metric_parts
+from vitssl.config.evals import OF_TEST, Metric, measured_by, metric_parts
 from vitssl.report.results.collect import Arm, Cell, Sweep
 from vitssl.report.results.folds import folds_of, of_folds, overlap_of
 from vitssl.report.results.hyperparameters import fields_between, fields_between_arms, is_setting, sets_hyperparameters
@@ -141,6 +141,11 @@ class Grid:
     def metric(self) -> tuple[str, str]:
         """The evaluator that the sweep's accuracies are of, and its metric's key."""
         return metric_parts(self.sweep.facts["metric"])
+
+    @property
+    def own(self) -> str:
+        """The run's own evaluator on the test images: that of the sweep's metric, or else after the last epoch."""
+        return self.metric[0] if self.metric[0] in OF_TEST else "test"
 
     @property
     def measured(self) -> Metric:
@@ -312,6 +317,7 @@ def lay_out(sweep: Sweep) -> Grid:
             rows.append(Row(arm, dict(zip(of_row, point, strict=False)), by_column))
     laid_out.rows += rows
     if select:
+        evaluator, metric = laid_out.metric
         for row in rows:
-            row.choose(select, laid_out.metric[1])
+            row.choose(select, metric, evaluator, OF_TEST[evaluator])
     return laid_out

@@ -20,16 +20,18 @@ class Selection:
 
     points: dict[tuple[Any, ...], list[Cell]]  # by the values of those axes, None where they change nothing of an arm: a cell per seed
     metric: str  # its key
+    tested: str = "test"  # the evaluator whose values are shown
+    held_out: str = "val"  # and the one that chooses
 
     def means(self, evaluator: str) -> dict[tuple[Any, ...], float]:
-        """The metric of ``val`` or ``test`` images by point, mean over seeds; of the points that count."""
+        """The metric by point, mean over seeds, of the evaluator that is shown or of the one that chooses; of the points that count."""
         scores = {point: [cell.result(evaluator, self.metric) for cell in cells] for point, cells in self.points.items()}
         return {point: mean(values) for point, values in scores.items() if None not in values}
 
     @property
     def missing(self) -> int:
         """The points that do not count yet."""
-        return len(self.points) - len(self.means("val"))
+        return len(self.points) - len(self.means(self.held_out))
 
     def best(self, evaluator: str) -> tuple[Any, ...] | None:
         """The point of the best mean, of equal ones the first; None where none counts yet, or none is finite."""
@@ -63,7 +65,7 @@ class Row:
         selection = self.selections.get(column)
         return [cell for cells in selection.points.values() for cell in cells] if selection else self.columns[column]
 
-    def choose(self, select: list[str], metric: str) -> None:
+    def choose(self, select: list[str], metric: str, tested: str, held_out: str) -> None:
         """Keep of every column the cells of the point over these axes that is best on held-out images."""
         for column, cells in self.columns.items():
             points: dict[tuple[Any, ...], list[Cell]] = {}
@@ -71,8 +73,8 @@ class Row:
                 points.setdefault(tuple(cell.axes[axis] for axis in select), []).append(cell)
             if len(points) > 1 and len({tuple(cell.last.path for cell in here) for here in points.values()}) == 1:
                 points = {(None,) * len(select): next(iter(points.values()))}
-            self.selections[column] = Selection(points, metric)
-            chosen = self.selections[column].best("val")
+            self.selections[column] = Selection(points, metric, tested, held_out)
+            chosen = self.selections[column].best(held_out)
             self.columns[column] = [] if chosen is None else points[chosen]
 
 

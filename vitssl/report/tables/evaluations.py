@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from vitssl.config.evals import BINS, FIRST, KINDS, METRICS, OF_FEATURES, metric_of
-from vitssl.report.results.best import chosen_by, chosen_metric
+from vitssl.config.evals import BINS, FIRST, KINDS, METRICS, OF_FEATURES, OWN, metric_of
+from vitssl.report.results.best import chosen_by, chosen_metric, when
 from vitssl.report.results.collect import RunFolder
 from vitssl.report.results.confusion import Confusion, matrices
 from vitssl.report.results.grid import Grid
@@ -24,7 +24,7 @@ def table(grid: Grid) -> Table | None:
     """Every metric of every evaluator, by arm and stage; None where it would only repeat the main table."""
     rows, new = [], False
     for users, stage, runs in _once(grid):
-        for name in dict.fromkeys(["test", "val", "test_ema", *(name for run in runs for name in run.evals)]):
+        for name in dict.fromkeys([*OWN, *(name for run in runs for name in run.evals)]):
             if having := [run for run in runs if run.metrics(name)]:
                 seeds = [telling(run, name, run.metrics(name)) for run in runs]
                 found = {metric: [scores[metric] for scores in seeds if metric in scores] for metric in METRICS}
@@ -36,7 +36,8 @@ def table(grid: Grid) -> Table | None:
     header = ["arm", grid.axis_name, "stage", "evaluator", "fields", *(metric.title for metric in METRICS.values())]
     caption = (
         "After the last epoch of each stage, mean ± standard deviation over finished seeds. test, val and test_ema are the run's own "
-        f"classifier; {listed(OF_FEATURES)} are fitted to frozen features of the labelled training images, without augmentation. NLL: mean "
+        "classifier; selected and selected_val are too, on test and held-out images at the epoch that the latter choose; "
+        f"{listed(OF_FEATURES)} are fitted to frozen features of the labelled training images, without augmentation. NLL: mean "
         f"cross-entropy; AUC: one class against the rest, averaged; ECE: {BINS} bins. {LOWER_IS_BETTER}"
     )
     return Table("Evaluations", header, rows, caption, left=frozenset(range(5))).trimmed()
@@ -44,12 +45,12 @@ def table(grid: Grid) -> Table | None:
 
 def differences(grid: Grid) -> Table | None:
     """Every arm minus its baseline in the metrics of the test split besides the sweep's; None where there are no others."""
-    rows = []
+    rows, own = [], grid.own
     for row, column, done in grid.models():
         if (base := grid.baseline(row)) is not None:
-            told = telling(done[0].last, "test", done[0].last.metrics("test"))
-            known = [key for key in METRICS if key in told and ("test", key) != grid.metric]
-            gaps = {key: grid.gap(row, base, column, of=("test", key)) for key in known}
+            told = telling(done[0].last, own, done[0].last.metrics(own))
+            known = [key for key in METRICS if key in told and (own, key) != grid.metric]
+            gaps = {key: grid.gap(row, base, column, of=(own, key)) for key in known}
             rows.append([*which(grid, row, column), *(_versus(gaps.get(key)) for key in METRICS)])
     if not any(entry.text != DASH for row in rows for entry in row[2:]):
         return None
@@ -114,7 +115,7 @@ def per_class(grid: Grid) -> Table:
     rows = [
         [
             *which(grid, m.row, m.column),
-            Entry(DASH if m.evaluator == "test" else m.evaluator),
+            Entry(DASH if m.evaluator == grid.own else m.evaluator),
             Entry(m.confusion.classes[k]),
             Entry(f"{m.confusion.counts_KK[k].sum():,.0f}"),
             *_quality(m.confusion, k),
@@ -125,7 +126,7 @@ def per_class(grid: Grid) -> Table:
     header = ["arm", grid.axis_name, "evaluator", "class", "images", "recall %", "precision %", "F1 %"]
     many = any(len(m.confusion.classes) > LOWEST for m in found)
     shown = f"The {LOWEST} classes with the lowest recall" if many else "All classes, that with the lowest recall first,"
-    caption = f"{shown} after the last epoch, pooled over all finished seeds; on the test split, unless another evaluator is named."
+    caption = f"{shown} {when(grid)}, pooled over all finished seeds; on the test split, unless another evaluator is named."
     return Table("Classes", header, rows, caption, left=frozenset({0, 1, 2, 3})).trimmed()
 
 
@@ -137,10 +138,12 @@ def readings(grid: Grid) -> Table | None:
     """Other accuracies of the same runs: what choosing the epoch on the test set or on held-out images would give."""
     chosen = chosen_metric(grid)
     kinds = {
+        ("test", chosen): f"{metric_of(chosen).name} after the last epoch",
         ("test_ema", "top1"): "top-1 of averaged weights",
         ("selected", chosen): f"{metric_of(chosen).name} at the best validation epoch{chosen_by(grid)}",
         ("test_best", "top1"): "best top-1 on the TEST set",
     }
+    del kinds[("selected" if grid.own == "selected" else "test", chosen)]  # which the main table shows
     kinds = {kind: name for kind, name in kinds.items() if any(grid.scores(r, c, *kind) for r in grid.rows for c in grid.columns)}
     if all(grid.scores(r, c, "test_best", "top1") == grid.scores(r, c, "test", "top1") for r in grid.rows for c in grid.columns):
         kinds.pop(("test_best", "top1"), None)  # of a single evaluation

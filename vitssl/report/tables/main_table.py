@@ -12,8 +12,9 @@ from typing import Any
 
 from vitssl.config import ConfigError
 from vitssl.config.base import closest
+from vitssl.config.evals import OF_TEST
 from vitssl.report.results import costs, outside, schedule
-from vitssl.report.results.best import near_best
+from vitssl.report.results.best import near_best, when
 from vitssl.report.results.collect import Cell, Sweep
 from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row, cost_per_model
@@ -220,7 +221,7 @@ def _header(grid: Grid, name: str) -> str:
 
 def _caption(grid: Grid, names: set[str], best: set[tuple[int, int]]) -> str:
     sweep, paper = grid.sweep, grid.sweep.facts["paper"]
-    first = f"{title(grid)}{tested(grid)} after the last epoch: mean ± standard deviation over the seeds, their number in brackets."
+    first = f"{title(grid)}{tested(grid)} {when(grid)}: mean ± standard deviation over the seeds, their number in brackets."
     first += f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
     first += f" Bold: {BOLD}." if best else ""
     first += f" Each uses the {listed(sweep.facts['select'])} chosen on held-out images." if sweep.facts["select"] else ""
@@ -271,7 +272,7 @@ def tested(grid: Grid) -> str:
     """On how many images of which set, where it is one."""
     runs = [cell.last for row in grid.rows for cell in row.done if "data" in cell.last.job]
     sets = {(run.job["data"]["name"], 0 if grid.folds else run.job["data"]["test_images"]) for run in runs}
-    if len(sets) != 1 or grid.metric[0] != "test":
+    if len(sets) != 1 or grid.metric[0] not in OF_TEST:
         return ""
     name, count = sets.pop()
     return f" on the {counted(count, 'test image')} of {name}" if count else f" on {grid.folds} folds of {name}, one per seed,"

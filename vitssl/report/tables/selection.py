@@ -49,7 +49,7 @@ def _points(grid: Grid, row: Row, column: Any) -> list[list[Entry]]:
     """A line for each point, where there are several."""
     selection, lines = row.selections[column], []
     for point, cells in selection.points.items() if len(selection.points) > 1 else ():
-        scores = ([cell.result(of, selection.metric) for cell in cells] for of in ("val", "test"))
+        scores = ([cell.result(of, selection.metric) for cell in cells] for of in (selection.held_out, selection.tested))
         done = [[score for score in values if score is not None] for values in scores]
         shown = [Entry(f"{plus_minus(values)} ({len(values)})" if values else DASH) for values in done]
         lines.append([*which(grid, row, column), *(Entry(str(value)) for value in point), *shown])
@@ -58,9 +58,9 @@ def _points(grid: Grid, row: Row, column: Any) -> list[list[Entry]]:
 
 def _line(grid: Grid, row: Row, column: Any) -> list[Entry]:
     selection = row.selections[column]
-    point, held_out = selection.best("val"), list(grid.scores(row, column, "val").values())
-    scores, on_test = list(grid.scores(row, column).values()), selection.means("test")
-    best = selection.best("test")
+    point, held_out = selection.best(selection.held_out), list(grid.scores(row, column, selection.held_out).values())
+    scores, on_test = list(grid.scores(row, column).values()), selection.means(selection.tested)
+    best = selection.best(selection.tested)
     return [
         *which(grid, row, column),
         *(Entry(DASH if value is None else str(value)) for value in point or [None] * len(grid.sweep.facts["select"])),
@@ -84,8 +84,8 @@ def numbers(grid: Grid, row: Row, column: Any) -> dict[str, Any]:
     if not row.selections:
         return {}
     selection, metric, select = row.selections[column], grid.metric[1], grid.sweep.facts["select"]
-    point, best, on_test = selection.best("val"), selection.best("test"), selection.means("test")
-    held_out = selection.means("val")
+    point, best = selection.best(selection.held_out), selection.best(selection.tested)
+    on_test, held_out = selection.means(selection.tested), selection.means(selection.held_out)
     return {
         **{f"chosen_{axis}": value for axis, value in zip(select, point or [None] * len(select), strict=True)},
         f"held_out_{metric}": None if point is None else held_out[point],
