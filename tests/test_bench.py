@@ -27,6 +27,7 @@ def test_an_unknown_comparison_is_refused():
         bench.run(None, ["speed"], repeats=1)
 
 
+@pytest.mark.release
 def test_steps_as_a_gpu_trains_them_work_without_one(tmp_path, monkeypatch):
     """Compiled without its compiler, and small: what is asserted is that each of the two is what it is named."""
     built = []

@@ -31,6 +31,7 @@ from vitssl.views import TrainViews
 from vitssl.views.random import StepRandom
 
 GPU = torch.device("cuda", 0)
+SOON = [pair for pair in COVERING if pair[1].startswith("classify") or pair[0].startswith("vit")]
 MOST = sorted({*COVERING, *(pair for pair in ALLOWED if pair[1] in ("classify/mean", "ssat/mask"))})
 
 
@@ -81,7 +82,7 @@ def recorded(network, on_gpu):
         return network(on_gpu, progress)
 
 
-@pytest.mark.parametrize(("backbone", "objective"), but_for_a_release(MOST, COVERING))
+@pytest.mark.parametrize(("backbone", "objective"), but_for_a_release(MOST, SOON))
 def test_a_step_stays_on_the_gpu(make, backbone, objective):  # noqa: F811
     run = make(backbone, objective)
     network = started(run)

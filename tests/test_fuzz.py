@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import warnings
 
+import pytest
+
 from tests import fuzz
 
 
+@pytest.mark.release
 def test_mutations_are_accepted_or_refused_in_a_line(tmp_path):
     accepted = refused = 0
     with warnings.catch_warnings():

@@ -19,6 +19,7 @@ def place(tmp_path, monkeypatch):
     return gpu.Place(tmp_path, steps=2)
 
 
+@pytest.mark.release
 def test_waits_are_those_of_a_step_and_not_of_a_start(place, monkeypatch):
     """Three warnings at each start and two in each step."""
     trained = gpu.Place.train
@@ -42,6 +43,7 @@ def test_losses_of_all_precisions_are_nearly_the_same_and_not_equal(place):
             assert ends[f"{kind} / fp32"] == pytest.approx(1, abs=0.05) and ends[kind] != ends["fp32"]
 
 
+@pytest.mark.release
 def test_a_piece_is_written_with_where_it_ran(place, tmp_path, monkeypatch, capsys):
     assert gpu.main(["batches", "--out", str(tmp_path / "out"), "--steps", "1"]) == 0
     content = json.loads((tmp_path / "out" / "batches.json").read_text())

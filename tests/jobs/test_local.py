@@ -247,6 +247,7 @@ def test_what_shards_hold_is_said(local, capfd) -> None:
     assert "shards/digits: digits, 2 classes, 100 train, 20 test images" in capfd.readouterr().out
 
 
+@pytest.mark.release
 def test_an_arm_that_the_command_line_makes_learn_other_things_is_called_by_these(local) -> None:
     def arm(*words: str) -> tuple[str, bool]:
         assert local(*words) == 0
@@ -437,6 +438,7 @@ def test_a_launcher_is_told_from_another_process_with_its_id(local) -> None:
     assert sweep_folder.running(Path("runs/example")) is None
 
 
+@pytest.mark.release
 def test_what_an_earlier_try_left_is_gone_while_it_is_tried_again(local, monkeypatch) -> None:
     assert local("arms=[chain_short]", "axes.seed=[13]") == 1
     run = folder("pretrain")
@@ -533,6 +535,7 @@ def test_a_folder_that_cannot_be_is_said_in_one_line(local, place, capsys):
     assert "--runs: " in error and "taken/runs/example is not a folder; name another" in error and error.count("\n") == 1
 
 
+@pytest.mark.release
 def test_a_run_whose_folder_is_removed_while_it_trains_is_said_to_and_begins_anew(local, capsys) -> None:
     def remove() -> None:
         checkpoint = _wait_for(lambda: next(Path("runs").glob("*/scratch-*/last.pt"), None))

@@ -112,6 +112,7 @@ def test_evaluations_cost_what_they_see(graph: Graph) -> None:
     assert shards.images_evaluated(run) == 0
 
 
+@pytest.mark.release
 def test_what_is_not_built_yet_is_predicted_where_its_images_are_known(graph: Graph, place: Path) -> None:
     data = graph.jobs[0].run.data
     data.shards, data.source = str(place / "shards" / "CIFAR-10"), "torchvision:CIFAR10"

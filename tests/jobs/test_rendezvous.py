@@ -104,6 +104,7 @@ def wait_for(*paths: Path) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.release
 def test_a_job_of_one_node_listens_on_the_loopback_interface_alone(tmp_path: Path) -> None:
     with running(tmp_path) as job:
         wait_for(tmp_path / "ready-0", tmp_path / "ready-1")

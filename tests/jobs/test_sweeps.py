@@ -11,11 +11,14 @@ from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from jobs import folders
 from jobs.inputs import prepare
-from jobs.plan import overrides, shards, smoke, sweep
+from jobs.plan import overrides, smoke, sweep
+from jobs.plan import shards as plan_shards
 from jobs.plan.cells import cells
 from jobs.plan.graph import Job, link
 from jobs.plan.launch import Launch
@@ -23,6 +26,7 @@ from tests.conftest import but_for_a_release
 from tests.shipped import SWEEPS, skip_long
 from vitssl import report, train
 from vitssl.config import Run, Site, identity
+from vitssl.data import shards
 from vitssl.report.figures import style
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,6 +55,22 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def few_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Shards as those of digits with 50 of the images for testing, which take most of a smoke run's time."""
+    images, labels = load_digits(return_X_y=True)
+    pixels = (images / 16 * 255).astype(np.uint8).reshape(-1, 8, 8)
+    folder = tmp_path_factory.mktemp("few")
+    parts = {"train": slice(0, 1347), "test": slice(1347, 1397)}
+    np.savez(
+        folder / "digits.npz",
+        **{f"{n}_images": pixels[p] for n, p in parts.items()},
+        **{f"{n}_labels": labels[p] for n, p in parts.items()},
+    )
+    shards.build(f"npz:{folder / 'digits.npz'}", folder / "digits", workers=1, progress=False)
+    return folder / "digits"
+
+
 def train_once(job: Job, launch: Launch, trained: Path) -> None:
     """Train the job's Run, or take what an equal one of another sweep left, which ends at once."""
     equal = trained / job.identity
@@ -64,20 +84,20 @@ def train_once(job: Job, launch: Launch, trained: Path) -> None:
 
 @pytest.mark.parametrize(("name", "words"), but_for_a_release(ALL, FEW))
 def test_every_arm_trains_evaluates_and_is_reported(
-    name: str, words: str, tmp_path: Path, digits: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, words: str, tmp_path: Path, few_digits: Path, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     skip_long(f"{name} {words}".strip())
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".smoke").mkdir()
-    (tmp_path / ".smoke" / "digits").symlink_to(digits)  # built and decoded once for all sweeps
+    (tmp_path / ".smoke" / "digits").symlink_to(few_digits)  # built and decoded once for all sweeps
     spec = smoke.narrow(sweep.read(ROOT / "sweeps" / f"{name}.yaml", overrides.parse(words.split()), everything=True))
     planned = cells(spec)
     for cell in planned:
         for stage in cell.stages:
             stage.run = smoke.shrink(stage.run, spec, tmp_path, stage.where)
-            stage.run.loop.threads, stage.run.loop.device, stage.run.data.cache_dir = 1, "cpu", str(digits.with_name("cache"))
+            stage.run.loop.threads, stage.run.loop.device, stage.run.data.cache_dir = 1, "cpu", str(few_digits.with_name("cache"))
     prepare.build(prepare.shards(stage for cell in planned for stage in cell.stages), Site())
-    graph = link(spec, planned, tmp_path / spec.name, shards.fingerprint)
+    graph = link(spec, planned, tmp_path / spec.name, plan_shards.fingerprint)
     launch = Launch(tmp_path / spec.name, "local", Site(), ROOT, commit=(None, True))
     launch.sweep.mkdir()
     folders.write_sweep(spec, graph, launch)

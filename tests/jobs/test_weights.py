@@ -102,6 +102,7 @@ def test_where_the_container_cannot_be_asked_runs_start_unchecked(make_run, digi
     assert "is seen when runs start: no-such-program: No such file or directory" in capfd.readouterr().err
 
 
+@pytest.mark.release
 def test_weights_that_cannot_be_fetched_queue_nothing(tmp_path):
     with pytest.raises(ConfigError, match=r"timm:no_such_model could not be fetched; put its file at .*x\.pt"):
         weights.fetch({str(Path(tmp_path) / "weights" / "x.pt"): "timm:no_such_model"}, Site())
