@@ -128,10 +128,9 @@ def test_a_command_of_the_docs_runs_as_written(command: str, world: Path, monkey
     alone = command.startswith("vitssl ") and not re.search(r"[;|>&]", re.sub(r"'[^']*'", "", command))
     asked = f"printf '%s\\0' {command}" if alone else command  # its words as the shell makes them, of which this process is the program
     result = subprocess.run(["bash", "-euo", "pipefail", "-c", asked], env=environment, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, f"{command}\n{result.stdout[-2000:]}\n{result.stderr[-2000:]}"
+    assert result.returncode == 0 and "Traceback" not in result.stderr, f"{command}\n{result.stdout[-2000:]}\n{result.stderr[-2000:]}"
     if alone:
-        assert cli.main(result.stdout.split("\0")[1:-1]) == 0
-    assert "Traceback" not in result.stderr
+        assert cli.main(result.stdout.split("\0")[1:-1]) == 0, command
 
 
 @pytest.mark.release

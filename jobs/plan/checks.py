@@ -200,7 +200,8 @@ def check_metric(spec: Spec, made: Sequence[Cell]) -> None:
         if evaluator == "test" and evaluator not in known:
             continue  # a pretraining alone has no accuracy
         if evaluator not in known:
-            lacks = dict.fromkeys(OWN, NOTHING_HELD_OUT) | {"test_ema": "its Run has no loop.ema_decay"}
+            lacks = dict.fromkeys(OWN, NOTHING_HELD_OUT if classifies(run) else "its Run has no objectives.classify")
+            lacks |= {"test_ema": "its Run has no loop.ema_decay"} if classifies(run) else {}
             has = lacks.get(evaluator, f"it has {', '.join(known) or 'none'}")
             add = f"; add 'evals={{{evaluator}: {{type: {evaluator}}}}}'" if evaluator in KINDS else ""
             raise ConfigError(f"{spec.metric}: {cell.arm} has no evaluator {evaluator}; {has}{add}", "metric", spec.place("metric"))

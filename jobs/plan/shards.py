@@ -205,7 +205,8 @@ def images_evaluated(run: Run) -> float:
     steps = total_steps(run, counts["train_images"])
     epochs = min(run.loop.epochs, steps * run.optim.batch_size / counts["train_images"])  # the last batch may begin one more
     times = min(steps, math.ceil(epochs / run.loop.eval_every)) if run.loop.eval_every else 1  # a step may end several epochs
-    return times * (counts["val_images"] + counts["test_images"] * (1 if run.loop.ema_decay is None else 2))
+    own = times * (counts["val_images"] + counts["test_images"] * (1 if run.loop.ema_decay is None else 2))
+    return own + (counts["val_images"] + counts["test_images"] if counts["val_images"] and times > 1 else 0)  # by best.pt
 
 
 def images_worked(run: Run) -> float:

@@ -58,6 +58,7 @@ def told(spec: Spec) -> str:
 def shrink(run: Run, spec: Spec, runs: Path, where: str) -> Run:
     """A Run made tiny; it keeps its objectives, augmentation, optimiser and schedule."""
     tiny = {"data.shards": str(runs / ".smoke" / SOURCE)} | {k: v for k, v in TINY.items() if _reads(run, k)}
+    tiny |= {"data.val_fraction": 0.2} if run.data.val_split else {}  # digits have no such split
     tiny |= _fields({f"objectives.{name}": objective.smoke for name, objective in active(run.objectives).items()}, run)
     networks = {"backbone": run.backbone, **config.teachers(run)}
     tiny |= _fields({path: config.FAMILIES[config.module(network)].smoke for path, network in networks.items()}, run)

@@ -16,6 +16,7 @@ import vitssl
 from jobs.display import states
 from tests.ranks import run_ranks
 from vitssl import cli, config, dist, train
+from vitssl.checkpoints import tensor_files
 from vitssl.config import ConfigError
 from vitssl.config.evals import OF_FEATURES, ClassificationConfig, KnnConfig, evals_of, pending
 from vitssl.data import shards
@@ -141,6 +142,7 @@ def test_the_weights_that_held_out_images_chose_are_evaluated_at_the_end(folder)
     assert again["selected"] | {"epoch": done["selected"]["epoch"]} == done["selected"] != done["test"]
     assert again["selected_val"] == done["selected_val"] and done["selected_val"]["top1"] >= done["val"]["top1"]
     assert again["near"] == found["near"]["metrics"] != found["near_last"]["metrics"]
+    assert found["near"]["epoch"] == done["selected"]["epoch"] and found["near_last"]["epoch"] == 4
     assert "near" not in evaluations(run)[0] and {"auc", "macro_f1"} <= done["selected"].keys()
     with np.load(run / "predictions-selected.npz") as kept:
         assert 100 * (kept["labels"] == kept["predicted"]).mean() == pytest.approx(done["selected"]["top1"])
@@ -159,7 +161,7 @@ def test_on_two_ranks_too(folder):
     assert found.metrics == {name: pytest.approx(value, abs=1e-4) for name, value in selected.items()}
 
 
-def test_best_weights_that_are_lost_are_told(folder, capsys, monkeypatch):
+def test_best_weights_that_are_lost_cost_their_evaluation_alone(folder, capsys, monkeypatch):
     run = folder("run", CLASSIFY, TOO_FAST)
     remember = evaluate._remember_best
 
@@ -171,9 +173,30 @@ def test_best_weights_that_are_lost_are_told(folder, capsys, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(evaluate, "_remember_best", lost)
-        assert train.main([str(run)]) == 2
-    told = "is missing; restore it from a backup, or delete the run's folder to train it anew"
-    assert f"error: {run / 'best.pt'}: evals.selected: {told}" in capsys.readouterr().err
+        assert train.main([str(run)]) == 0
+    assert f"{run / 'best.pt'} is missing, so that selected and selected_val cannot be evaluated" in "".join(capsys.readouterr())
+    done = read_json(run / "done.json")
+    assert "auc" in done["test"] and "selected" not in done
+
+
+def test_a_run_that_an_earlier_version_trained_is_evaluated_by_this_one(folder):
+    """Killed before its records were complete: it kept the test images' result at the best epoch, and no more of it."""
+    run = folder("run", CLASSIFY, TOO_FAST)
+    assert train.main([str(run)]) == 0
+    done, content = read_json(run / "done.json"), torch.load(run / "last.pt", weights_only=True)
+    content["progress"]["selected"] = {"top1": 1.0, "epoch": 1.0}
+    del content["progress"]["last"]["selected"], content["progress"]["last"]["selected_val"]
+    tensor_files.save(run / "last.pt", content)
+    (run / "done.json").unlink()
+    assert train.main([str(run)]) == 0
+    assert read_json(run / "done.json")["selected"] == done["selected"]
+
+
+def test_weights_that_nothing_chooses_are_refused_before_the_first_step(folder, capsys):
+    """The split may be there, and is not."""
+    run = folder("run", CLASSIFY, {"data.val_split": "val?", "evals.near": {"type": "knn", "weights": "best"}})
+    assert train.main([str(run)]) == 2
+    assert "evals.near.weights: there are no held-out images to choose the best weights by" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -343,7 +366,7 @@ def test_an_evaluator_that_gives_no_accuracy_stands_for_itself_by_its_first_metr
     assert read_json(run / "evals.json")["own"]["metrics"] == {"loss": 1.25, "ece": 3.0, "count": 9}
     assert states._score(evaluations(run)[::-1], "top1") == "1.25 (own loss)"
     of_run = SimpleNamespace(of=lambda kind: evaluations(run) if kind == "eval" else [], evals={"own": {}})
-    assert next(iter(curves._curves_of([of_run]).items())) == ("own NLL", ("eval", "own", "loss"))
+    assert next(iter(curves._curves_of([of_run], "top1").items())) == ("own NLL", ("eval", "own", "loss"))
 
 
 @pytest.mark.parametrize(

@@ -248,6 +248,8 @@ def test_a_selection_needs_held_out_images_and_a_metric_of_test_images(expand) -
         "name: p\ndefaults: {data: {shards: shards/digits, val_fraction: 0.1}, evals.knn: {type: knn}}\naxes: {optim.lr: [0.1, 0.2]}\n"
     )
     pretrains += "arms: {mae: {stages: {pretrain: {objectives.mae: {}}}}}\nmetric: knn/top1\nselect: [optim.lr]\n"
+    with pytest.raises(ConfigError, match=r"metric: selected/top1: mae has no evaluator selected; its Run has no objectives\.classify$"):
+        expand(text=pretrains.replace("knn/top1", "selected/top1"))
     with pytest.raises(ConfigError, match=r"arms that end without objectives\.classify have none: leave select out$"):
         expand(text=pretrains)
     with pytest.raises(ConfigError, match=r"^command line: select: it is chosen by val/top1, .* as probe/top1 is; set metric: top1$"):

@@ -108,6 +108,8 @@ def test_evaluations_cost_what_they_see(graph: Graph) -> None:
     run.loop.max_steps = None
     run.data.val_fraction, run.loop.eval_every = 0.1, 0
     assert shards.images_evaluated(run) == 10 + 40
+    run.loop.eval_every = 5
+    assert shards.images_evaluated(run) == 2 * (10 + 40) + 10 + 20  # at the end by best.pt too
     run.objectives = Objectives(mae=MaeConfig())
     assert shards.images_evaluated(run) == 0
 

@@ -61,3 +61,11 @@ def test_a_smoke_run_says_which_values_it_takes(place: Path) -> None:
 def test_a_smoke_run_has_no_budget(place: Path) -> None:
     (place / "sweep.yaml").write_text(EXAMPLE + "budget: {gpu_hours: 0.001}\n")
     assert smoke.narrow(sweep.read("sweep.yaml")).budget.gpu_hours is None
+
+
+def test_a_run_that_holds_a_split_out_holds_out_images(place: Path) -> None:
+    """The digits have no such split, and what chooses an epoch, or is chosen by it, is tried too."""
+    (place / "sweep.yaml").write_text(EXAMPLE.replace("shards: shards/digits", "shards: shards/digits, val_split: valid", 1))
+    spec = smoke.narrow(sweep.read("sweep.yaml"))
+    runs = [smoke.shrink(stage.run, spec, place / "runs", stage.where) for cell in cells(spec) for stage in cell.stages]
+    assert runs and {(run.data.val_split, run.data.val_fraction) for run in runs} == {(None, 0.2)}

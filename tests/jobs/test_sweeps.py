@@ -144,7 +144,7 @@ def test_the_papers_cost_stands_beside_imagenet_only() -> None:
 
 def test_the_quickstart_has_few_labels_and_many_images() -> None:
     planned = cells(sweep.read(ROOT / "sweeps" / "quickstart.yaml"))
-    images = {(cell.arm, stage.name): shards.num_images(stage.run) for cell in planned for stage in cell.stages}
+    images = {(cell.arm, stage.name): plan_shards.num_images(stage.run) for cell in planned for stage in cell.stages}
     assert images == {("scratch", "train"): 30, ("sslft", "pretrain"): 600, ("sslft", "finetune"): 30, ("ssat", "train"): 600}
 
 

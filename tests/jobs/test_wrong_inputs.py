@@ -274,6 +274,7 @@ WRONG = [
     ("vitssl evaluate runs/example/scratch --type kn", f"'kn' is none of {', '.join(KINDS)} (did you mean knn?)"),
     ("vitssl evaluate runs/example/scratch --type knn --set k", "'k' is not field=value"),
     ("vitssl evaluate runs/example/scratch --type knn --set k=0", "--set k: 0 is "),
+    ("vitssl evaluate runs/example/scratch --weights best", "--weights: write --checkpoint best.pt in its place"),
     ("vitssl evaluate runs/example/scratch --type knn", "error: gone/index.json does not exist: write the shards with"),
     ("vitssl evaluate runs/example/scratch --set type=knn", "error: --set type: write --type in its place"),
     ("vitssl evaluate runs/example/pretrain", f"the Run has no classify objective, so it predicts no classes; {listed(OF_FEATURES)} look"),

@@ -44,11 +44,15 @@ def test_a_card_has_the_results_of_the_weights_that_it_goes_with(run_folder) -> 
     folder = run_folder(done=results)
     knn = {"config": {"type": "knn"}, "epoch": 50, "metrics": {"top1": 51.5}}
     probe = {"config": {"type": "linear", "weights": "ema"}, "epoch": 50, "metrics": {"top1": 52.5}}
-    (folder / "evals.json").write_text(json.dumps({"knn": knn, "probe": probe}))
+    near = {"config": {"type": "knn", "weights": "best"}, "epoch": 20, "metrics": {"top1": 53.5}}
+    (folder / "evals.json").write_text(json.dumps({"knn": knn, "probe": probe, "near": near}))
     told = {
         ("last.pt", "model"): ["after the last epoch: top-1 70.00 % of 50 test images", "evaluator knn: top-1 % 51.50"],
         ("last.pt", "ema"): ["averaged weights after the last epoch: top-1 65.00 % of 50 test images", "evaluator probe: top-1 % 52.50"],
-        ("best.pt", "model"): ["best.pt, the epoch that was chosen on held-out images: top-1 60.00 % of 50 test images"],
+        ("best.pt", "model"): [
+            "best.pt, the epoch that was chosen on held-out images: top-1 60.00 % of 50 test images",
+            "evaluator near: top-1 % 53.50",
+        ],
         ("epoch-0010.pt", "model"): [],
         ("best.pt", "ema"): [],
     }

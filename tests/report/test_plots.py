@@ -15,7 +15,7 @@ from tests.report.test_analyses import leave_attention
 from vitssl import report
 from vitssl.report.figures import analyses, curves, pareto, plots, style
 from vitssl.report.pages import css
-from vitssl.report.results.collect import collect
+from vitssl.report.results.collect import RunFolder, collect
 from vitssl.report.results.grid import lay_out
 
 COLOURS = dict(zip(("Scratch", "SSL+FT", "SSAT"), style.COLOURS, strict=False))
@@ -181,6 +181,14 @@ def test_a_chains_stages_follow_each_other_in_time(sweep):
     timed(folder / "sslft-finetune-0", [(5000.0, [1])])
     _, figure = plots.draw(lay_out(collect(folder)))["learning_curves_time"]
     assert figure.axes[0].lines[-1].get_xdata().tolist() == pytest.approx([(125 + 65) / 60])
+
+
+@pytest.mark.parametrize(("known", "drawn"), [(3, "macro F1, %"), (1, "top-1, %")])
+def test_curves_are_of_the_sweeps_metric_where_it_is_known_of_the_epochs(known, drawn):
+    """What takes all predictions is computed during training only where it chooses the epoch."""
+    metrics = [{"top1": 50.0} | ({"macro_f1": 40.0} if i >= 3 - known else {}) for i in range(3)]
+    run = RunFolder(Path(), "done", events=[{"event": "eval", "step": i, "test": found} for i, found in enumerate(metrics)])
+    assert list(curves._curves_of([run], "macro_f1")) == [f"test {drawn}"]
 
 
 def test_runs_without_times_have_no_curves_over_it(sweep):

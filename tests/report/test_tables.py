@@ -334,6 +334,8 @@ def test_the_sweeps_metric_may_be_of_the_epoch_that_held_out_images_choose(sweep
     others = evaluations.differences(laid_out)
     assert texts(others) == {"ssat": [f"{MINUS}1.50"]} and others.header == ["arm", "macro F1 %"]
     assert "which best.pt holds" not in " ".join(sentences(findings(laid_out)))
+    runs = details.runs(laid_out.sweep)
+    assert runs.header[4] == "selected top-1 %" and [row[4].text for row in runs.rows if row[0].text.startswith("ssat")] == ["82.00"]
 
 
 def test_csv_is_unrounded_and_tidy(grid_3):

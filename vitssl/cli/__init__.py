@@ -183,6 +183,8 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     folders = runs_of(arguments.folders, arguments.checkpoint)
     if arguments.type not in OF_FEATURES and len(folders) > 1:
         folders = that_classify(folders)
+    if arguments.weights == "best":
+        raise ConfigError("write --checkpoint best.pt in its place", "--weights")
     fields = {name: getattr(arguments, name) for name in ("type", "shards", "split", "weights")}
     if again := next((name for word in arguments.fields if (name := word.partition("=")[0]) in fields), None):
         raise ConfigError(f"write --{again} in its place", f"--set {again}")

@@ -142,7 +142,7 @@ def _throughput(network: model.Model, run: Run, device: torch.device, batch_size
     batch = Batch.of_images(torch.zeros(batch_size, 3, size, size, device=device))
     was_training, times_s = network.training, []
     network.eval()
-    while len(times_s) < WARM_UP + LEAST or (len(times_s) < WARM_UP + BATCHES and sum(times_s) < ENOUGH_S):
+    while len(times_s) < WARM_UP + LEAST or (len(times_s) < WARM_UP + BATCHES and sum(times_s[WARM_UP:]) < ENOUGH_S):
         started = time.perf_counter()
         with dist.inference_autocast(device, run.loop.precision):
             _predict(network, batch)

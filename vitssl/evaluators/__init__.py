@@ -34,11 +34,14 @@ def evaluate(subject: Subject, evals: dict[str, EvalConfig], complete: bool) -> 
         complete: also the metrics that need all predictions at once.
     """
     results = {}
-    for name, cfg in evals.items():
+    for weights in dict.fromkeys(cfg.weights for cfg in evals.values()):
+        those = {name: cfg for name, cfg in evals.items() if cfg.weights == weights}
+        name = next(iter(those))
         try:
-            with subject.weights(cfg.weights):
-                results[name] = build(cfg).run(subject, complete)
-                _check_metrics(cfg, results[name].metrics)
+            with subject.weights(weights):
+                for name, cfg in those.items():
+                    results[name] = build(cfg).run(subject, complete)
+                    _check_metrics(cfg, results[name].metrics)
         except ConfigError as error:
             raise named(error, name) from None
-    return results
+    return {name: results[name] for name in evals}

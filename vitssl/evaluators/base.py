@@ -80,7 +80,7 @@ class Subject:
 
     def __init__(
         self, network: Model, run: Run, classes: list[str], view: EvalView, data: Callable[[], tuple[Index, Split]],
-        ema: Callable[[], dict[str, Tensor] | None] = lambda: None, best: Callable[[], dict[str, Tensor]] = dict,
+        ema: Callable[[], dict[str, Tensor] | None] = lambda: None, best: Callable[[], dict[str, Tensor] | None] = lambda: None,
     ):  # fmt: skip
         self.network, self.run, self.classes, self.view, self._data, self._ema, self._best = network, run, classes, view, data, ema, best
         self._loaders: dict[tuple[str | None, str], EvalLoader] = {}
@@ -169,6 +169,8 @@ class Subject:
             return
         original = {name: value.clone() for name, value in self.network.state_dict().items()}
         chosen = self._best() if which == "best" else pretrained.chosen({"model": original, "ema": self._ema()}, which)
+        if chosen is None:
+            raise ConfigError("there are no held-out images to choose the best weights by", "weights")
         self.network.load_state_dict(chosen, strict=which == "best")
         try:
             yield

@@ -10,8 +10,9 @@ import numpy as np
 from vitssl import config, dist, evaluators
 from vitssl.atomic import replacing
 from vitssl.config.evals import EARLY, FIRST, EvalConfig, evals_of, metric_of
+from vitssl.evaluators import Result
 from vitssl.files import read_json, write_json
-from vitssl.run_folder import DONE, EVALS, LAST, to_evaluate
+from vitssl.run_folder import BEST, DONE, EVALS, LAST, to_evaluate
 from vitssl.trained import load
 from vitssl.training.log import Log
 from vitssl.training.stopping import StopRequest
@@ -25,8 +26,10 @@ def in_training(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -
     of_best = {name: cfg for name, cfg in due.items() if cfg.weights == "best"}
     results = evaluators.evaluate(train_state.subject, {name: cfg for name, cfg in due.items() if name not in of_best}, complete)
     _remember_best(train_state, {name: result.metrics for name, result in results.items()})
-    if of_best:  # which weights these are is known now
-        results |= evaluators.evaluate(train_state.subject, of_best, complete)
+    if of_best and not train_state.has_best():
+        log.say(f"{train_state.folder / BEST} is missing, so that {' and '.join(of_best)} cannot be evaluated")
+    elif of_best:  # which weights these are is known now
+        results |= _of_best(train_state, of_best, results)
     train_state.subject.forget_features()
     train_state.model.train()
     progress.to_evaluate = False
@@ -36,7 +39,20 @@ def in_training(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -
         epoch = f"epoch {train_state.epochs_done}/{train_state.run.loop.epochs}"
         log.say(f"{train_state.folder.name}: {epoch}: {headlines(metrics, train_state.run)}")
     elif dist.is_main():
-        write_results(train_state.folder, evals_of(train_state.run), results, train_state.epoch, train_state.index.classes)
+        configured = {name: cfg for name, cfg in evals_of(train_state.run).items() if name in results}
+        best_epoch = progress.best_val.get("epoch", train_state.epoch)
+        write_results(train_state.folder, configured, results, (train_state.epoch, best_epoch), train_state.index.classes)
+
+
+def _of_best(train_state: TrainState, of_best: dict[str, EvalConfig], results: dict[str, Result]) -> dict[str, Result]:
+    """What these evaluators find; where the present weights are the best, what is known of these is not found again."""
+    known = {}
+    if train_state.is_best:
+        found = {tuple(train_state.evals[name].defining().items()): result for name, result in results.items()}
+        same = {name: found.get(tuple((cfg.defining() | {"weights": "model"}).items())) for name, cfg in of_best.items()}
+        known = {name: result for name, result in same.items() if result is not None}
+    left = {name: cfg for name, cfg in of_best.items() if name not in known}
+    return known | evaluators.evaluate(train_state.subject, left, complete=True)
 
 
 def headlines(metrics: dict[str, dict[str, float]], run: config.Run) -> str:
@@ -61,20 +77,20 @@ def is_better(new: dict[str, float], best: dict[str, float], metric: str) -> boo
 
 
 def write_results(
-    folder: Path, evals: dict[str, EvalConfig], results: dict[str, evaluators.Result], epoch: float, classes: list[str]
+    folder: Path, evals: dict[str, EvalConfig], results: dict[str, Result], epochs: tuple[float, float], classes: list[str]
 ) -> None:
     """Write what reports read of evaluations, besides ``done.json``.
 
     The configured evaluators' results are added to ``evals.json``. ``predictions-NAME.npz``, of each that predicts, holds labels, predicted
     classes and their probability, image by image, and the names of the classes: confusion matrices are made of it, and what test images
-    leave open of differences.
+    leave open of differences. ``epochs`` are that of the last weights and that of the best ones.
     """
     for name, result in results.items():
         if result.arrays:
             with replacing(folder / f"predictions-{name}.npz") as temporary, temporary.open("wb") as stream:
                 np.savez_compressed(stream, classes=np.array(classes), **result.arrays)
-    new = {name: {"config": cfg.defining(), "epoch": epoch, "metrics": results[name].metrics} for name, cfg in evals.items()}
-    write_json(folder / EVALS, read_json(folder / EVALS) | new)
+    of = {name: {"config": cfg.defining(), "epoch": epochs[cfg.weights == "best"]} for name, cfg in evals.items()}
+    write_json(folder / EVALS, read_json(folder / EVALS) | {name: entry | {"metrics": results[name].metrics} for name, entry in of.items()})
 
 
 def evaluate_finished(folder: Path, device: str = "auto") -> bool:
@@ -83,7 +99,8 @@ def evaluate_finished(folder: Path, device: str = "auto") -> bool:
     Returns:
         False where it was asked to stop before it had them all.
     """
-    trained, epochs = load(folder, device=device), read_json(folder / DONE)["epochs"]
+    trained, done = load(folder, device=device), read_json(folder / DONE)
+    epochs = (done["epochs"], (done.get("selected") or {}).get("epoch", done["epochs"]))
     subject = trained.subject()
     with StopRequest() as stopping:
         for name, cfg in to_evaluate(folder, trained.run).items():

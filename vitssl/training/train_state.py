@@ -120,13 +120,18 @@ class TrainState:
         """The weights that held-out images chose, which the main rank reads for all: others may still see the file before."""
         if self.is_best:
             return self.model.state_dict()
-        state = {name: value.to("cpu", copy=True) for name, value in self.model.state_dict().items()}
+        ours, path = self.model.state_dict(), self.folder / BEST
+        if dist.is_main():
+            saved = run_checkpoint.fitted(self.model, run_checkpoint.read_run(path)["model"], path)
+        return {name: dist.from_main(saved[name] if dist.is_main() else torch.empty_like(ours[name], device="cpu")) for name in ours}
+
+    def has_best(self) -> bool:
+        """Are the weights there that held-out images chose? The file may have been deleted since."""
+        if self.is_best:
+            return True
         if dist.is_main():
             self.saver.wait()
-            if not (path := self.folder / BEST).exists():
-                raise ConfigError("is missing; restore it from a backup, or delete the run's folder to train it anew", place=str(path))
-            state |= run_checkpoint.fitted(self.model, run_checkpoint.read_run(path)["model"], path)
-        return {name: dist.from_main(value) for name, value in state.items()}
+        return not dist.anywhere(dist.is_main() and not (self.folder / BEST).exists())[0]
 
     @property
     def class_counts_K(self) -> Tensor:
@@ -230,7 +235,9 @@ def _restore(train_state: TrainState, saved: dict[str, Any]) -> None:
         train_state.scaler.load_state_dict(saved["scaler"])
     if train_state.ema is not None:
         train_state.ema.load(run_checkpoint.fitted(train_state.model, saved["ema"], last))
-    train_state.progress = Progress.of(saved["progress"])
+    progress = train_state.progress = Progress.of(saved["progress"])
+    # an earlier version may have written it, which evaluated less
+    progress.to_evaluate |= progress.step == train_state.total_steps and not train_state.own_evals.keys() <= progress.last.keys()
     if train_state.is_best and dist.is_main():  # it may have been killed before this was written
         train_state.saver.write_best(saved | {"data": train_state.data_facts})
 

@@ -65,8 +65,11 @@ def check_evaluator(cfg: EvalConfig, index: Index, parts: Split, others: Index |
     """Refuse what would fail after the first epoch; ``others`` is the index of the shards that the evaluator names.
 
     Raises:
-        ConfigError: as `evaluated`, and where no image has a label to compare with or, for an evaluator of features, to learn from.
+        ConfigError: as `evaluated`, and where no image has a label to compare with or, for an evaluator of features, to learn from; and
+            where no image is held out to choose the best weights.
     """
+    if cfg.weights == "best" and not len(parts.val):
+        raise ConfigError("there are no held-out images to choose the best weights by", "weights")
     looked_at = (index, parts) if others is None else (others, None)
     positions, _ = evaluated(*looked_at, cfg.split, index.classes)
     if not len(positions):

@@ -72,7 +72,7 @@ def _hours(run: RunFolder) -> dict[int, float]:
 def _draw(grid: Grid, unit: str, places: Places, words: str = "") -> Plot | None:
     """Accuracy, and a panel for each term of the losses: weighted sums of different terms cannot be compared between arms."""
     columns = [c for c in grid.columns if any(run.events for row in grid.rows for run in _runs(row, c))][:MOST_COLUMNS]
-    curves = _curves_of([run for row in grid.rows for column in columns for run in _runs(row, column)])
+    curves = _curves_of([run for row in grid.rows for column in columns for run in _runs(row, column)], grid.metric[1])
     if not curves:
         return None
     rows = [row for row in grid.rows if any(run.events for column in columns for run in _runs(row, column))]
@@ -108,12 +108,15 @@ def _runs(row: Row, column: Any) -> list[RunFolder]:
     return [run for cell in row.columns[column] for _, run in cell.stages]
 
 
-def _curves_of(runs: list[RunFolder]) -> dict[str, Curve]:
-    """The available curves, by axis label."""
+def _curves_of(runs: list[RunFolder], usual: str) -> dict[str, Curve]:
+    """The available curves, by axis label: of an evaluator that of the sweep's metric where that is known of most epochs, or its first."""
     terms = dict.fromkeys(name for run in runs for event in run.of("train") for name in event["terms"])
     evaluated = [(name, event[name]) for run in runs for event in run.of("eval") for name in ("test", *run.evals) if event.get(name)]
-    firsts = dict.fromkeys((name, next(iter(metrics))) for name, metrics in evaluated)  # an evaluator's first metric stands for it
-    scores: dict[str, Curve] = {f"{name} {_title(metric)}": ("eval", name, metric) for name, metric in firsts}
+    standing = {}
+    for name in dict.fromkeys(name for name, _ in evaluated):
+        own = [metrics for other, metrics in evaluated if other == name]
+        standing[name] = usual if sum(usual in metrics for metrics in own) > len(own) / 2 else next(iter(own[0]))
+    scores: dict[str, Curve] = {f"{name} {_title(metric)}": ("eval", name, metric) for name, metric in standing.items()}
     return scores | {f"training loss: {name}": ("train", "terms", name) for name in terms}
 
 

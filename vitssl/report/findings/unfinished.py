@@ -89,6 +89,7 @@ def _rise(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
 def _end(grid: Grid, cell: Cell) -> tuple[float, float, float] | None:
     """The last evaluation of the last stage, an earlier one, and the share of training between them."""
     evaluator, metric = grid.metric
+    evaluator = "test" if evaluator == "selected" else evaluator  # of which there is one value
     values = {e["step"]: value for e in cell.last.of("eval") if (value := (e.get(evaluator) or {}).get(metric)) is not None}
     last = max(values, default=0)
     before = [step for step in values if END[0] * last <= step <= END[1] * last]

@@ -125,8 +125,9 @@ def _results(run: RunFolder, sweep: Sweep | None, cell: Cell | None, checkpoint:
     recorded, when = MEASURED.get((checkpoint, weights), ("", ""))
     if test := run.done.get(recorded):
         lines.append(f"- this model, {when}: top-1 {test['top1']:.2f} % of {test.get('count', 0):,} test images")
-    for name, entry in run.evals.items() if checkpoint == LAST else ():
-        if entry["config"].get("weights", "model") != weights:
+    these = {(LAST, weights): weights, (BEST, "model"): "best"}.get((checkpoint, weights))
+    for name, entry in run.evals.items():
+        if entry["config"].get("weights", "model") != these:
             continue
         told = telling(run, name, entry["metrics"])
         shown = ", ".join(f"{METRICS[key].title} {value:.2f}" for key, value in told.items() if key in METRICS)
@@ -139,7 +140,8 @@ def _results(run: RunFolder, sweep: Sweep | None, cell: Cell | None, checkpoint:
         scores = [score for c in same if (score := c.result(*metric_parts(metric))) is not None]
         if len(scores) > 1:
             shown = f"{measured_by(metric).title} {plus_minus(scores)} (mean ± std)"
-            lines.append(f"- over {len(scores)} seeds of the same recipe, after the last epoch: {shown}")
+            when = "at the epoch that held-out images choose" if metric_parts(metric)[0] == "selected" else "after the last epoch"
+            lines.append(f"- over {len(scores)} seeds of the same recipe, {when}: {shown}")
     return lines or ["Not evaluated."]
 
 

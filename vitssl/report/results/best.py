@@ -32,8 +32,12 @@ def chosen_by(grid: Grid) -> str:
 
 
 def when(grid: Grid) -> str:
-    """Which weights a sweep's figures are of."""
-    return f"at the epoch that held-out images choose{chosen_by(grid)}" if grid.own == "selected" else "after the last epoch"
+    """Which weights the sweep's metric is of."""
+    evaluator, _ = grid.metric
+    configured = [cell.last.evals[evaluator]["config"].get("weights") for cell in grid.done if evaluator in cell.last.evals]
+    if evaluator in ("selected", "selected_val") or "best" in configured:
+        return f"at the epoch that held-out images choose{chosen_by(grid)}"
+    return "after the last epoch" + (", with averaged weights" if evaluator == "test_ema" else "")
 
 
 def _choosing(grid: Grid) -> list[Cell]:

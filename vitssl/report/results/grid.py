@@ -319,5 +319,5 @@ def lay_out(sweep: Sweep) -> Grid:
     if select:
         evaluator, metric = laid_out.metric
         for row in rows:
-            row.choose(select, metric, evaluator, OF_TEST[evaluator])
+            row.choose(select, metric, evaluator, OF_TEST.get(evaluator) or "val")
     return laid_out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vitssl.config.evals import measured_by, metric_parts
 from vitssl.report.results import energy
 from vitssl.report.results.collect import RunFolder, Sweep
 from vitssl.report.results.grid import Grid
@@ -80,7 +81,18 @@ def _data_facts(run: RunFolder) -> tuple[str, ...]:
 
 def runs(sweep: Sweep) -> Table:
     """Every run folder once, with how it ended and what all its attempts cost, and where if at several sites."""
-    header = ["run", "of", "status", "attempts", "top-1 %", sweep.hours_name, sweep.busy_name, "kWh", "kg CO2e", "site"]
+    header = [
+        "run",
+        "of",
+        "status",
+        "attempts",
+        measured_by(sweep.facts["metric"]).title,
+        sweep.hours_name,
+        sweep.busy_name,
+        "kWh",
+        "kg CO2e",
+        "site",
+    ]
     rows, caption = [_run(sweep, run) for run in sweep.runs.values()], "Each run folder once, even if several arms use it."
     table = Table("Runs", header, rows, caption, left=frozenset({0, 1, 2, 9}))
     return fit(table if energy.sites(sweep) else table.without("site")).trimmed()
@@ -89,8 +101,8 @@ def runs(sweep: Sweep) -> Table:
 def _run(sweep: Sweep, run: RunFolder) -> list[Entry]:
     users = [c for c in sweep.cells if any(r is run for _, r in c.stages)]
     points = [", ".join([c.arm, *(f"{axis} {value}" for axis, value in c.axes.items())]) for c in users]
-    test = run.done.get("test") or {}
-    accuracy = Entry(f"{test['top1']:.2f}" if test else DASH)
+    evaluator, metric = metric_parts(sweep.facts["metric"])
+    score = run.metrics(evaluator).get(metric) if run.status == "done" else None
     busy = "gpu_busy_hours" if run.spent["gpu_hours"] else "cpu_hours"
     spent = [figure(run.spent[name] or None) for name in ("device_hours", busy, "energy_kwh", "co2e_kg")]
     site = Entry(energy.site_of(run) if run.emissions else DASH, NOTE)
@@ -98,4 +110,12 @@ def _run(sweep: Sweep, run: RunFolder) -> list[Entry]:
     detail = f": {run.error}" if run.status in ("failed", "unreadable") else detail
     status = Entry(run.status + detail, BAD if run.status in ("failed", "interrupted", "unreadable") else MEASURED)
     name = Entry(run.path.name, link=sweep.link(run))
-    return [name, Entry("; ".join(points), NOTE), status, Entry(str(run.attempts)), accuracy, *spent, site]
+    return [
+        name,
+        Entry("; ".join(points), NOTE),
+        status,
+        Entry(str(run.attempts)),
+        Entry(DASH if score is None else f"{score:.2f}"),
+        *spent,
+        site,
+    ]

@@ -56,10 +56,15 @@ def differences(grid: Grid) -> Table | None:
         return None
     caption = (
         "From three seeds on with 95 % confidence intervals, over seeds and test images where runs kept each image's part in a metric, or "
-        f"over folds; not corrected for multiple comparisons. {LOWER_IS_BETTER}"
+        f"over folds; not corrected for multiple comparisons. On the test split {_of(grid)}. {LOWER_IS_BETTER}"
     )
     header = ["arm", grid.axis_name, *(metric.title for metric in METRICS.values())]
     return Table(f"Other metrics against {grid.baselines()}", header, rows, caption, left=frozenset({0, 1})).trimmed()
+
+
+def _of(grid: Grid) -> str:
+    """Which weights the run's own classifier has in what is told of it beside the sweep's metric."""
+    return when(grid) if grid.own == grid.metric[0] else "after the last epoch"
 
 
 def _versus(gap: Difference | None) -> Entry:
@@ -126,7 +131,8 @@ def per_class(grid: Grid) -> Table:
     header = ["arm", grid.axis_name, "evaluator", "class", "images", "recall %", "precision %", "F1 %"]
     many = any(len(m.confusion.classes) > LOWEST for m in found)
     shown = f"The {LOWEST} classes with the lowest recall" if many else "All classes, that with the lowest recall first,"
-    caption = f"{shown} {when(grid)}, pooled over all finished seeds; on the test split, unless another evaluator is named."
+    whose = f"of the run's own classifier on the test split {_of(grid)}, unless another evaluator is named"
+    caption = f"{shown} pooled over all finished seeds; {whose}."
     return Table("Classes", header, rows, caption, left=frozenset({0, 1, 2, 3})).trimmed()
 
 
@@ -143,7 +149,10 @@ def readings(grid: Grid) -> Table | None:
         ("selected", chosen): f"{metric_of(chosen).name} at the best validation epoch{chosen_by(grid)}",
         ("test_best", "top1"): "best top-1 on the TEST set",
     }
-    del kinds[("selected" if grid.own == "selected" else "test", chosen)]  # which the main table shows
+    if grid.own != "selected":
+        del kinds["test", chosen]
+    elif chosen == grid.metric[1]:
+        del kinds["selected", chosen]  # which the main table shows
     kinds = {kind: name for kind, name in kinds.items() if any(grid.scores(r, c, *kind) for r in grid.rows for c in grid.columns)}
     if all(grid.scores(r, c, "test_best", "top1") == grid.scores(r, c, "test", "top1") for r in grid.rows for c in grid.columns):
         kinds.pop(("test_best", "top1"), None)  # of a single evaluation
