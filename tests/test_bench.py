@@ -41,6 +41,7 @@ def test_steps_as_a_gpu_trains_them_work_without_one(tmp_path, monkeypatch):
     assert sizes.beside_timm(here, "vit_pico", batch_size=2).ratio > 0 and len(built) == 2
 
 
+@pytest.mark.release
 def test_training_from_the_loader_is_measured_as_training_makes_its_views(tmp_path, monkeypatch):
     made, of = [], pipeline.TrainViews.of
     monkeypatch.setattr(train_state.torch, "compile", lambda network, **_: network)

@@ -60,6 +60,7 @@ def test_the_largest_part_of_a_step_comes_first(place):
         assert len(shares) == 12 and shares == sorted(shares, reverse=True) and shares[-1] > 0
 
 
+@pytest.mark.release
 def test_views_alone_have_a_speed(place):
     found = gpu.views(place)
     assert len(found) == 6 and all(speed["images/s"] > 0 for speed in found.values())

@@ -152,6 +152,7 @@ def test_the_weights_that_held_out_images_chose_are_evaluated_at_the_end(folder)
     assert train.main([str(run)]) == 0 and read_json(run / "evals.json")["near"]["metrics"] == found["near"]["metrics"]
 
 
+@pytest.mark.release
 def test_on_two_ranks_too(folder):
     run = folder("run", CLASSIFY, TOO_FAST)
     assert set(run_ranks(run, 2)) == {0}

@@ -88,6 +88,7 @@ def test_the_file_is_kept_beside_the_runs(launch):
         assert launch.site.intensity_csv == str(launch.sweep / "grid.csv") and (launch.sweep / "grid.csv").read_text() == written
 
 
+@pytest.mark.release
 def test_a_dry_run_says_it_and_shows_it_in_the_scripts(expand, launch, capsys, monkeypatch):
     monkeypatch.setattr(submit.cluster, "answers", lambda: False)
     expand("arms=[scratch]")

@@ -200,6 +200,7 @@ def _wait_for(condition):
     return result
 
 
+@pytest.mark.release
 def test_a_begun_run_goes_on_with_its_own_source_unless_told_otherwise(local, monkeypatch) -> None:
     local("arms=[scratch]")
     run = folder("scratch")
@@ -411,6 +412,7 @@ def test_a_launcher_that_saves_is_not_asked_again_which_would_kill(local, place,
     assert sent == [signal.SIGTERM]
 
 
+@pytest.mark.release
 def test_a_launcher_of_another_machine_is_named(local, capsys) -> None:
     local("arms=[scratch]")
     record = Path("runs/example/local.json")

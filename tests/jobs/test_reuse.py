@@ -263,6 +263,7 @@ def test_the_report_says_whose_energy_it_counts_too(run) -> None:
     )
 
 
+@pytest.mark.release
 def test_what_an_earlier_submission_of_this_sweep_trained_otherwise_is_said_to_be_left_out(run, capfd) -> None:
     assert run("arms=[chain_short]", "--dry-run") == 0
     assert "trained run" not in capfd.readouterr().err
