@@ -81,18 +81,8 @@ def _data_facts(run: RunFolder) -> tuple[str, ...]:
 
 def runs(sweep: Sweep) -> Table:
     """Every run folder once, with how it ended and what all its attempts cost, and where if at several sites."""
-    header = [
-        "run",
-        "of",
-        "status",
-        "attempts",
-        measured_by(sweep.facts["metric"]).title,
-        sweep.hours_name,
-        sweep.busy_name,
-        "kWh",
-        "kg CO2e",
-        "site",
-    ]
+    score = measured_by(sweep.facts["metric"]).title
+    header = ["run", "of", "status", "attempts", score, sweep.hours_name, sweep.busy_name, "kWh", "kg CO2e", "site"]
     rows, caption = [_run(sweep, run) for run in sweep.runs.values()], "Each run folder once, even if several arms use it."
     table = Table("Runs", header, rows, caption, left=frozenset({0, 1, 2, 9}))
     return fit(table if energy.sites(sweep) else table.without("site")).trimmed()
@@ -110,12 +100,5 @@ def _run(sweep: Sweep, run: RunFolder) -> list[Entry]:
     detail = f": {run.error}" if run.status in ("failed", "unreadable") else detail
     status = Entry(run.status + detail, BAD if run.status in ("failed", "interrupted", "unreadable") else MEASURED)
     name = Entry(run.path.name, link=sweep.link(run))
-    return [
-        name,
-        Entry("; ".join(points), NOTE),
-        status,
-        Entry(str(run.attempts)),
-        Entry(DASH if score is None else f"{score:.2f}"),
-        *spent,
-        site,
-    ]
+    shown = Entry(DASH if score is None else f"{score:.2f}")
+    return [name, Entry("; ".join(points), NOTE), status, Entry(str(run.attempts)), shown, *spent, site]
