@@ -1,8 +1,8 @@
-"""From a sweep file to jobs. The scripts `submit`, `status`, `cancel` and `retry` are what people type.
+"""The launcher, which runs a sweep file on this machine or on SLURM. Users type `submit`, `status`, `cancel` and `retry`.
 
-plan/       a sweep file and a command line: their Runs, the graph of these, and what they will cost
-inputs/     what they need: shards, weights from elsewhere, runs to take over
-slurm/      SLURM's tables and queue, batch scripts, the launcher; `node` and `batch.sh` are what its jobs run
-local       the launcher of this machine
-display/    what is printed of plans and states
+plan/       from a sweep file and a command line to Runs, the graph of their jobs, and the predicted costs
+inputs/     the inputs of runs: shards, imported weights, runs of other sweeps to reuse
+slurm/      SLURM's tables and queue, batch scripts and submission; its jobs execute `node` and `batch.sh`
+local       the executor of this machine
+display/    the printed tables of plans and states
 """

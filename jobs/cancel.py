@@ -23,37 +23,37 @@ from vitssl.words import counted, note
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code: 0, or 2 for a user's mistake."""
+    """Cancel what the command line names. Exit code: 0, or 2 for a user's mistake."""
     parser = Parser(prog="jobs/cancel.py", description=__doc__)
     parser.add_argument("sweep", type=sweep_folder.named, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
-    only = "stop only these: arms, or runs by a part of their names; default: the whole sweep"
-    parser.add_argument("names", nargs="*", default=[], metavar="arm-or-run", help=only)
+    names_help = "stop only these: arms, or runs by a part of their names; default: the whole sweep"
+    parser.add_argument("names", nargs="*", default=[], metavar="arm-or-run", help=names_help)
     options = parser.parse_args(arguments)
     return guarded(lambda: cancel_some(options.sweep, options.names) if options.names else cancel(options.sweep))
 
 
 def cancel(sweep: Path) -> None:
-    """End this sweep's SLURM jobs, the report's included, and ask its local launcher to stop."""
-    asked_for, before = runs_of(sweep)
+    """Cancel the SLURM jobs of a sweep, including its report's, and ask its local launcher to stop."""
+    current, earlier = runs_of(sweep)
     pid = sweep_folder.running(sweep)
     if pid is not None and sweep_folder.was_asked(sweep):  # a second signal would end the runs before they have saved
         print(f"process {pid} has already been asked to save and stop, and is still doing so")
     elif pid is not None:
         _ask(pid)
-    known = _known([*asked_for, *before, sweep])
-    entries, later = cluster.queued(known), _later(sweep, known)
+    readable = _known([*current, *earlier, sweep])
+    entries, unqueued = cluster.queued(readable), _later(sweep, readable)
     if sweep in entries and not entries[sweep].is_mine:
-        later.clear()  # that job stays, and what it is to queue is its owner's
+        unqueued.clear()  # another user's job keeps running, and will still queue its runs
     ended = _end(entries)
-    _leave_out(sweep, later)
-    if other := sweep_folder.elsewhere(sweep):
-        note(f"{other} may still run it; cancel it there")
-    elif not ended and not later and pid is None:
+    _leave_out(sweep, unqueued)
+    if remote := sweep_folder.elsewhere(sweep):
+        note(f"{remote} may still run it; cancel it there")
+    elif not ended and not unqueued and pid is None:
         print(f"nothing of {sweep} is running or queued")
 
 
 def _ask(pid: int) -> None:
-    """Ask a launcher of this machine to stop."""
+    """Ask the launcher with the process id ``pid`` on this machine to save and stop."""
     try:
         os.kill(pid, signal.SIGTERM)
         print(f"asked process {pid} to save and stop")
@@ -64,36 +64,42 @@ def _ask(pid: int) -> None:
 
 
 def cancel_some(sweep: Path, names: list[str]) -> None:
-    """End the SLURM jobs of arms and runs, and of what waits for those. A run of an arm that another arm needs too goes on."""
-    meant = named(sweep, names)
+    """Cancel the SLURM jobs of the arms and runs in ``names``, and of the runs that wait for them.
+
+    A run of a named arm keeps running if another arm needs it too, unless the run itself is named.
+
+    Raises:
+        ConfigError: a process of this machine trains the sweep, which can only be stopped as a whole.
+    """
+    chosen = named(sweep, names)
     if (pid := sweep_folder.running(sweep)) is not None:
         raise ConfigError(f"process {pid} on this machine trains the whole sweep {sweep}; to stop it, run cancel.py without names")
-    known = _known([*dict.fromkeys(folder for of in (*runs_of(sweep), meant) for folder in of), sweep])
-    runs = [folder for folder in known if folder != sweep]
-    entries, later = cluster.queued(runs), _later(sweep, known)
+    readable = _known([*dict.fromkeys(folder for group in (*runs_of(sweep), chosen) for folder in group), sweep])
+    runs = [folder for folder in readable if folder != sweep]
+    entries, unqueued = cluster.queued(runs), _later(sweep, readable)
     for folder, arm in shared(sweep, names).items():
-        if folder in entries or folder in later:
+        if folder in entries or folder in unqueued:
             note(f"{folder.name} keeps running, since arm {arm} needs it too; name it to stop it")
-            meant.discard(folder)
-    there = entries.keys() | later
-    waiting = waiting_for(meant & there, there) - meant
-    ended = _end({folder: entry for folder, entry in entries.items() if folder in meant | waiting})
-    if left := sorted(folder.name for folder in waiting & ended):
-        print(f"of which {counted(len(left), 'job')} waited for the others: {' '.join(left)}")
-    never = later & (meant | waiting)
-    _leave_out(sweep, never)
-    if not ended and not never:
+            chosen.discard(folder)
+    pending = entries.keys() | unqueued
+    waiting = waiting_for(chosen & pending, pending) - chosen
+    ended = _end({folder: entry for folder, entry in entries.items() if folder in chosen | waiting})
+    if waiting_names := sorted(folder.name for folder in waiting & ended):
+        print(f"of which {counted(len(waiting_names), 'job')} waited for the others: {' '.join(waiting_names)}")
+    dropped = unqueued & (chosen | waiting)
+    _leave_out(sweep, dropped)
+    if not ended and not dropped:
         print(f"nothing of {' '.join(names)} in {sweep} is running or queued")
 
 
 def _later(sweep: Path, known: list[Path]) -> set[Path]:
-    """Those of these folders whose runs wait for room in SLURM's queue."""
-    left = yet_to_queue(sweep, (folder for folder in known if folder != sweep)) if sweep in known else set()
-    return {folder for folder in left if not is_trained(folder)}
+    """Return the folders in ``known`` whose runs still wait for room in SLURM's queue; none if the sweep itself is not in ``known``."""
+    unqueued = yet_to_queue(sweep, (folder for folder in known if folder != sweep)) if sweep in known else set()
+    return {folder for folder in unqueued if not is_trained(folder)}
 
 
 def _leave_out(sweep: Path, later: set[Path]) -> None:
-    """Have the job that is to queue these runs later, or the next such job, leave them out."""
+    """Mark the runs in ``later`` as cancelled, so that the job that was to queue them leaves them out."""
     for folder in later:
         _mark(folder)
     if later:
@@ -101,7 +107,7 @@ def _leave_out(sweep: Path, later: set[Path]) -> None:
 
 
 def _known(folders: list[Path]) -> list[Path]:
-    """Without those whose record of a job is damaged, which are named: the others are cancelled all the same."""
+    """Return the ``folders`` whose job record is readable, and print a note for each of the others: they must not block cancelling."""
     damaged = cluster.damaged(folders)
     for folder, problem in damaged.items():
         reason = f"its job record is unreadable (squeue --me may list its job): {problem}"
@@ -110,7 +116,7 @@ def _known(folders: list[Path]) -> list[Path]:
 
 
 def _end(entries: dict[Path, cluster.Entry]) -> set[Path]:
-    """Cancel those of these jobs that are this user's; the folders of those."""
+    """Cancel the jobs in ``entries`` that belong to this user, and return their folders."""
     ids = {folder: cluster.job_id(folder) for folder, entry in entries.items() if entry.is_mine}
     for folder, entry in entries.items():
         if not entry.is_mine:
@@ -124,7 +130,7 @@ def _end(entries: dict[Path, cluster.Entry]) -> set[Path]:
 
 
 def _mark(folder: Path) -> None:
-    """For `status`: SLURM forgets its jobs."""
+    """Record in ``folder`` that its run was cancelled, since SLURM forgets its jobs and `status` would not know."""
     try:
         (folder / CANCELLED).touch()
     except OSError as error:

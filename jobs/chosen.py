@@ -1,4 +1,4 @@
-"""The runs of a sweep's folder, and those of them that a command line names."""
+"""The runs in a sweep's folder: by submission, by arm, as named on a command line, and by what they start from."""
 
 from __future__ import annotations
 
@@ -16,15 +16,18 @@ from vitssl.words import few
 
 
 def runs_of(sweep: Path) -> tuple[dict[Path, str], dict[Path, str]]:
-    """{run folder: stage} of a sweep's last submission, and of earlier submissions' further runs, which may still be queued."""
+    """Return {run folder: stage} of the last submission, and the same for runs of earlier submissions only, which may still be queued."""
     facts = sweep_folder.read(sweep)
-    asked_for = {sweep / stage["folder"]: stage["stage"] for cell in facts["cells"] for stage in cell["stages"]}
-    before = [path.parent for path in sorted(sweep.glob("*/job.json")) if path.parent not in asked_for]
-    return asked_for, {folder: _told(folder).get("stage", "") for folder in before}
+    current = {sweep / stage["folder"]: stage["stage"] for cell in facts["cells"] for stage in cell["stages"]}
+    earlier = [path.parent for path in sorted(sweep.glob("*/job.json")) if path.parent not in current]
+    return current, {folder: _told(folder).get("stage", "") for folder in earlier}
 
 
 def _told(folder: Path) -> dict[str, Any]:
-    """The `job.json` of a run; empty where it is damaged, which must not hide the others: what depends on it reads it itself."""
+    """Return the content of a run's `job.json`, or an empty dict if it is damaged.
+
+    One damaged record must not hide the other runs. Code that depends on it reads it itself, and reports the damage.
+    """
     try:
         return read_json(folder / "job.json")
     except ConfigError:
@@ -32,7 +35,7 @@ def _told(folder: Path) -> dict[str, Any]:
 
 
 def arms_of(sweep: Path) -> dict[str, set[Path]]:
-    """{arm: run folders}; a run that two arms share is of both."""
+    """Return {arm: run folders}. A run that two arms share is listed under both."""
     arms: dict[str, set[Path]] = {}
     for cell in sweep_folder.read(sweep)["cells"]:
         arms.setdefault(cell["arm"], set()).update(sweep / stage["folder"] for stage in cell["stages"])
@@ -42,27 +45,33 @@ def arms_of(sweep: Path) -> dict[str, set[Path]]:
 
 
 def run_named(sweep: Path, word: str) -> Path:
-    """The folder of the run that a word names: by its path, its name, with its hash or without, or a part of its name that no other has."""
-    asked_for, before = runs_of(sweep)
-    names, wanted = [folder.name for folder in (*asked_for, *before)], Path(word).name
-    whole = [name for name in names if wanted in (name, name.rpartition("-")[0])]
-    found = whole or [name for name in names if wanted and wanted in name]
-    if len(found) == 1:
-        return sweep / found[0]
-    if found:
-        raise ConfigError(f"{len(found)} runs have {word!r} in their names: {few(found)}; write more of it", place=str(sweep))
-    meant = did_you_mean(closest(wanted, [*arms_of(sweep), *names]))
-    raise ConfigError(f"no run has {word!r} in its name{meant}", place=str(sweep))
+    """Return the folder of the run that ``word`` names.
+
+    ``word`` is the run's path, its name with or without the hash, or a part of its name that occurs in no other.
+
+    Raises:
+        ConfigError: ``word`` fits no run, or more than one.
+    """
+    current, earlier = runs_of(sweep)
+    names, wanted = [folder.name for folder in (*current, *earlier)], Path(word).name
+    exact = [name for name in names if wanted in (name, name.rpartition("-")[0])]
+    matches = exact or [name for name in names if wanted and wanted in name]
+    if len(matches) == 1:
+        return sweep / matches[0]
+    if matches:
+        raise ConfigError(f"{len(matches)} runs have {word!r} in their names: {few(matches)}; write more of it", place=str(sweep))
+    suggestion = did_you_mean(closest(wanted, [*arms_of(sweep), *names]))
+    raise ConfigError(f"no run has {word!r} in its name{suggestion}", place=str(sweep))
 
 
 def named(sweep: Path, words: Iterable[str]) -> set[Path]:
-    """The folders of the runs that words name: all of an arm, or one as `run_named` has it."""
+    """Return the folders of the runs that ``words`` name: an arm stands for all its runs, any other word for one run (`run_named`)."""
     arms = arms_of(sweep)
     return {folder for word in words for folder in (arms.get(word) or [run_named(sweep, word)])}
 
 
 def shared(sweep: Path, words: Iterable[str]) -> dict[Path, str]:
-    """{run: an arm that is not named, and needs it too} of the arms among these words, but for runs that are named themselves."""
+    """Return {run folder: other arm} of runs of the arms in ``words`` that an arm not in ``words`` needs too, but for runs in ``words``."""
     arms = arms_of(sweep)
     named_arms = {word for word in words if word in arms}
     by_name = named(sweep, (word for word in words if word not in arms))
@@ -71,27 +80,30 @@ def shared(sweep: Path, words: Iterable[str]) -> dict[Path, str]:
 
 
 def yet_to_queue(sweep: Path, folders: Iterable[Path]) -> set[Path]:
-    """Of these runs of a sweep that is larger than SLURM's queue, those that `launcher.Rest` is still to queue."""
+    """Return the runs in ``folders`` that a job of the sweep (`launcher.Rest`) has yet to queue.
+
+    Only a sweep that is larger than SLURM's queue has such runs.
+    """
     if not cluster.left(sweep):
         return set()
-    told = (SLURM_JOB, CANCELLED, ERROR)
-    return {folder for folder in folders if folder.is_dir() and not any((folder / name).exists() for name in told)}
+    records = (SLURM_JOB, CANCELLED, ERROR)
+    return {folder for folder in folders if folder.is_dir() and not any((folder / name).exists() for name in records)}
 
 
 def parents_of(folder: Path) -> list[Path]:
-    """The folders of the runs that a run starts from, or learns from."""
+    """Return the folders of the runs that a run starts from or learns from."""
     return [folder.parent / Path(parent).name for parent in _told(folder).get("parents", ())]
 
 
 def line_of(folder: Path) -> set[Path]:
-    """A run, and what it starts from, directly or by way of others."""
+    """Return the folder of a run and those of all its ancestors: the runs that it starts from, directly or indirectly."""
     return {folder}.union(*map(line_of, parents_of(folder)))
 
 
 def waiting_for(folders: Iterable[Path], among: Iterable[Path]) -> set[Path]:
-    """What starts from these runs, directly or by way of others."""
+    """Return the runs in ``among`` that start from one of ``folders``, directly or indirectly."""
     parents = {folder: parents_of(folder) for folder in among}
-    before, found = set(folders), set[Path]()
-    while new := {folder for folder, those in parents.items() if any(p in before | found for p in those)} - before - found:
-        found |= new
-    return found
+    roots, descendants = set(folders), set[Path]()
+    while new := {folder for folder, origins in parents.items() if any(p in roots | descendants for p in origins)} - roots - descendants:
+        descendants |= new
+    return descendants

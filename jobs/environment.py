@@ -1,4 +1,4 @@
-"""What to type where this Python lacks the packages that the scripts need; so this module imports nothing but Python's own."""
+"""A check that this Python has the packages that the scripts need. It must run without them, so it imports only the standard library."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ OLDEST = (3, 11)
 
 
 def require() -> None:
-    """End with exit code 2 and one line where something is missing; from now on Ctrl-C is one line too, before a script has begun."""
+    """Exit with code 2 and a one-line message if this Python is too old or lacks a package.
+
+    From then on, Ctrl-C prints one line instead of a traceback, even before a script's `main` begins.
+    """
     sys.excepthook = _excepthook
     missing = [name for name in NEEDED if find_spec(name) is None]
     if sys.version_info >= OLDEST and not missing:
         return
-    lacks = f"has no {', '.join(missing)}" if sys.version_info >= OLDEST else f"is older than {'.'.join(map(str, OLDEST))}"
-    print(f"error: this Python ({sys.executable}) {lacks}; {_advice()}", file=sys.stderr)
+    problem = f"has no {', '.join(missing)}" if sys.version_info >= OLDEST else f"is older than {'.'.join(map(str, OLDEST))}"
+    print(f"error: this Python ({sys.executable}) {problem}; {_advice()}", file=sys.stderr)
     sys.exit(2)
 
 
@@ -33,16 +36,16 @@ def _excepthook(kind: type[BaseException], error: BaseException, trace: Tracebac
 
 
 def _advice() -> str:
-    """How to type the same command with the environment's Python, and how to make it before."""
+    """Return how to repeat the command with the Python of the project's environment, and how to create that if it does not exist."""
     python = ROOT / ".venv" / "bin" / "python"
-    again = shlex.join([_near(python), *sys.argv])
+    rerun = shlex.join([_near(python), *sys.argv])
     if python.exists() and Path(sys.prefix) != ROOT / ".venv":
-        return f"type: {again}"
+        return f"type: {rerun}"
     install = shlex.join([_near(python.with_name("pip")), "install", "-e", _near(ROOT)])
-    return f"activate vitssl's environment, or create it: python3 -m venv {shlex.quote(_near(ROOT / '.venv'))} && {install} && {again}"
+    return f"activate vitssl's environment, or create it: python3 -m venv {shlex.quote(_near(ROOT / '.venv'))} && {install} && {rerun}"
 
 
 def _near(path: Path) -> str:
-    """Relative to the working directory where it is in it."""
+    """Return ``path`` relative to the working directory if it is inside, unchanged otherwise."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative

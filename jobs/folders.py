@@ -1,4 +1,4 @@
-"""What the launcher writes to disk: each run's folder, and the sweep's."""
+"""The files that the launcher writes: `run.yaml` and `job.json` in each run's folder, and `sweep.json` in the sweep's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TRAINING = "vitssl.train"  # the module that trains a run
 
 
 def check_trained(jobs: Sequence[Job]) -> None:
-    """Refuse trained runs with a damaged record, or without the checkpoint that another run starts from."""
+    """Raise a ConfigError if the record of a trained run is damaged, or if the checkpoint that another run starts from is missing."""
     for job in (job for job in jobs if job.is_trained):
         read_json(job.folder / DONE)
     for job in (job for job in jobs if not job.is_trained):
@@ -40,12 +40,12 @@ def check_trained(jobs: Sequence[Job]) -> None:
 
 
 class Busy(ConfigError):
-    """Another process submits the sweep now."""
+    """Raised if another process is submitting the sweep."""
 
 
 @contextmanager
 def locked(sweep: Path) -> Iterator[None]:
-    """One submission of a sweep at a time: a second one would not see the jobs that the first is about to queue.
+    """Hold the lock of a sweep's submission. A second submission at the same time would not see the jobs that the first is about to queue.
 
     Raises:
         Busy: another process holds the lock.
@@ -60,33 +60,33 @@ def locked(sweep: Path) -> Iterator[None]:
 
 
 def keep_grid(launch: Launch) -> None:
-    """Copy the file of the grid's intensity beside the runs, where their containers and reports see it."""
+    """Copy the site's file of carbon intensities into the sweep's folder, where containers and reports can read it."""
     if launch.site.intensity_csv is not None:
-        own = launch.sweep / GRID
-        if Path(launch.site.intensity_csv) != own:
-            write_atomically(own, read_whole(launch.site.intensity_csv))
-        launch.site.intensity_csv = str(own)
+        copy = launch.sweep / GRID
+        if Path(launch.site.intensity_csv) != copy:
+            write_atomically(copy, read_whole(launch.site.intensity_csv))
+        launch.site.intensity_csv = str(copy)
 
 
 def status_command(sweep: Path) -> str:
-    """The command that shows a sweep's status, with the same interpreter."""
+    """Return the shell command that shows a sweep's status, with this process's interpreter."""
     script = ROOT / "jobs" / "status.py"
-    near = script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script
-    return shlex.join([sys.orig_argv[0], str(near), str(sweep)])
+    shown_path = script.relative_to(Path.cwd()) if script.is_relative_to(Path.cwd()) else script
+    return shlex.join([sys.orig_argv[0], str(shown_path), str(sweep)])
 
 
 def write_run(job: Job, launch: Launch) -> None:
-    """Write `run.yaml` and `job.json`, and take away what says how an earlier try ended.
+    """Write `run.yaml` and `job.json` of a run, and remove the records of how an earlier attempt ended.
 
-    A run that has begun continues with the source that it began with, and with a `run.yaml` that this source can read. Those of a trained
-    run stay, as they say how it was trained; where its images are now and how it is evaluated is added.
+    A run that has begun continues with the source that it began with, and with a `run.yaml` that this source can read. The files of a
+    trained run are kept, since they say how it was trained; only the present place of its images and its evaluation are updated.
     """
-    before, source = read_json(job.folder / "job.json"), _source(job, launch)
-    trained = bool(before) and job.is_trained
+    record, source = read_json(job.folder / "job.json"), _source(job, launch)
+    trained = bool(record) and job.is_trained
     fields = dataclasses.asdict(job.run)
     if trained or source != launch.source:
-        known = read_yaml(job.folder / "run.yaml", variables=False)
-        fields = _evaluated_now(known, fields) if trained else _as_known(known, fields)
+        recorded = read_yaml(job.folder / "run.yaml", variables=False)
+        fields = _evaluated_now(recorded, fields) if trained else _as_known(recorded, fields)
     save_fields(fields, job.folder)
     content = launch.about() | dataclasses.asdict(job.resources)
     content |= {
@@ -105,20 +105,23 @@ def write_run(job: Job, launch: Launch) -> None:
         "cache_dir": job.run.data.cache_dir,
         "source": str(source),
     }
-    write_json(job.folder / "job.json", before | {"evaluation": content} if trained else content)
+    write_json(job.folder / "job.json", record | {"evaluation": content} if trained else content)
     for stale in (ERROR, CANCELLED):
         (job.folder / stale).unlink(missing_ok=True)
 
 
 def restate(job: Job) -> None:
-    """Let a run that is done say the evaluators that are asked for now: an attempt at others, that failed or was stopped, may have left
-    those in its `run.yaml`, whose results a report would miss, and its error."""
-    evaluated_later = "evaluation" in read_json(job.folder / "job.json")  # else nobody has changed its `run.yaml`, which takes long to read
+    """Write the evaluators of this submission into the `run.yaml` of a run that is done, and remove its error.
+
+    An earlier submission with other evaluators may have failed or been stopped. It left its evaluators in `run.yaml`, whose results a
+    report would miss, and its error.
+    """
+    evaluated_later = "evaluation" in read_json(job.folder / "job.json")  # otherwise its `run.yaml`, which is slow to read, is unchanged
     if job.reused is not None or not evaluated_later or not job.is_done:
         return
-    known = read_yaml(job.folder / "run.yaml", variables=False)
-    if (now := _evaluated_now(known, dataclasses.asdict(job.run))) != known:
-        save_fields(now, job.folder)
+    recorded = read_yaml(job.folder / "run.yaml", variables=False)
+    if (updated := _evaluated_now(recorded, dataclasses.asdict(job.run))) != recorded:
+        save_fields(updated, job.folder)
     (job.folder / ERROR).unlink(missing_ok=True)
 
 
@@ -127,12 +130,12 @@ def _shards_of(run: Run) -> list[str]:
 
 
 def _evaluated_now(known: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """The `run.yaml` of a trained run, with today's evaluators, and where its images are today."""
+    """Return the fields ``known`` of a trained run's `run.yaml`, with the evaluators and the place of the shards from ``now``."""
     return known | {"evals": now["evals"], "data": known["data"] | {"shards": now["data"]["shards"]}}
 
 
 def _as_known(known: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """The fields of an older `run.yaml`, and no others, with the values that they have now."""
+    """Return the values in ``now`` of exactly the fields that an older `run.yaml` (``known``) has; fields that ``now`` lacks are kept."""
     return {
         name: _as_known(value, now[name])
         if isinstance(value, dict) and isinstance(now.get(name), dict) and name != "evals"
@@ -142,17 +145,17 @@ def _as_known(known: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 
 def _source(job: Job, launch: Launch) -> Path:
-    """The snapshot that the run trains with: for one that has begun, the one that it began with."""
-    before = read_json(job.folder / "job.json").get("source")
-    begun = before is not None and (job.folder / LAST).exists() and not job.is_trained
-    return Path(before) if begun and Path(before).exists() and not launch.use_current_source else launch.source
+    """Return the source snapshot that a run trains with. A run that has begun keeps its snapshot, unless that is gone or not wanted."""
+    recorded = read_json(job.folder / "job.json").get("source")
+    begun = recorded is not None and (job.folder / LAST).exists() and not job.is_trained
+    return Path(recorded) if begun and Path(recorded).exists() and not launch.use_current_source else launch.source
 
 
 # --------------------------------------------------------------------------------------------------------- sweep.json
 
 
 def write_sweep(spec: Spec, graph: Graph, launch: Launch) -> None:
-    """Write `sweep.json`, the only thing besides run folders that a report reads."""
+    """Write `sweep.json`, the only file besides the run folders that a report reads."""
     cells = [
         {
             "arm": cell.arm,
@@ -161,9 +164,9 @@ def write_sweep(spec: Spec, graph: Graph, launch: Launch) -> None:
         }
         for cell, jobs in graph.cells
     ]
-    shown = ("published", "quoted", "not_runnable", "note", "baseline")
+    copied = ("published", "quoted", "not_runnable", "note", "baseline")
     arms = [
-        {"name": name, "row": arm.row or name, **{key: getattr(arm, key) for key in shown}, "published_cost": _published_cost(arm, spec)}
+        {"name": name, "row": arm.row or name, **{key: getattr(arm, key) for key in copied}, "published_cost": _published_cost(arm, spec)}
         | _relearnt(name, arm, spec, graph)
         for name, arm in spec.arms.items()
     ]
@@ -189,18 +192,23 @@ def write_sweep(spec: Spec, graph: Graph, launch: Launch) -> None:
 
 
 def _relearnt(name: str, arm: Arm, spec: Spec, graph: Graph) -> dict[str, Any]:
-    """What is said of an arm that the command line makes learn other things: its objectives with its name, and no paper's number."""
+    """Return the changed facts of an arm whose objectives the command line replaces, an empty dict for other arms.
+
+    Its row is named with the objectives, and no published number is shown beside it, since no paper measured it.
+    """
     stages = next((cell.stages for cell, _ in graph.cells if cell.arm == name), [])
-    settings = [one for one in spec.overrides.settings if one.arm in (None, name)]
-    if not stages or not any(one.field.split(".")[0] == "objectives" and one.objective is None for one in settings):
+    settings = [setting for setting in spec.overrides.settings if setting.arm in (None, name)]
+    if not stages or not any(setting.field.split(".")[0] == "objectives" and setting.objective is None for setting in settings):
         return {}
     learns = ", then ".join(" + ".join(active(stage.run.objectives)) for stage in stages)
     return {"row": f"{arm.row or name} ({learns})", "published": None, "quoted": False, "published_cost": None}
 
 
 def _overrides(spec: Spec) -> list[str]:
-    """What the command line set that results may follow from: fields of Runs, equal costs, and axes, but for one that it only narrows to
-    some of its labels."""
+    """Return the keys that the command line set and that may change results: fields of Runs, axes and equal costs.
+
+    An axis of the file that the command line only narrows to some of its labels does not count, nor does the seed.
+    """
     cli = spec.overrides
     axes = [axis for axis in cli.axes if axis != "seed" and (axis in spec.added_axes or "." in axis)]
     equal = [key for key in ("length", "equalize", "equal_to") if key in cli.sweep]
@@ -208,7 +216,7 @@ def _overrides(spec: Spec) -> list[str]:
 
 
 def _published_cost(arm: Arm, spec: Spec) -> dict[str, Any] | None:
-    """A paper's cost is shown only for the column that it was measured on."""
+    """Return the published cost of an arm; if it is given by column, that of the sweep's first column that has one, or None."""
     if arm.published_cost is None or any(not isinstance(value, dict) for value in arm.published_cost.values()):
         return arm.published_cost
     for label in spec.axes.get(spec.columns or "", {}):

@@ -1,4 +1,4 @@
-"""The local executor: the same graph and folders as on a cluster, on this machine: as many runs side by side as it has slots for."""
+"""The local executor, which runs a sweep on this machine: the same graph and folders as on a cluster, one run per slot at a time."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from vitssl.words import counted, note
 
 
 class Stopper:
-    """Ctrl-C or SIGTERM: the first asks the running runs to save and stop, the second ends them at once."""
+    """A signal handler for Ctrl-C, SIGTERM and SIGHUP: the first signal asks the runs to save and stop, the second kills them."""
 
     def __init__(self, stop_file: Path):
-        """``stop_file`` exists once it was asked; each run has another, in a folder of its own beside it."""
+        """``stop_file`` is created once the sweep is asked to stop; each run has its own, in a folder beside it."""
         self.stop_file = stop_file
         self.asked = self.killed = False
         self.number = 0  # of the last signal
-        self._running: dict[Path, subprocess.Popen[bytes]] = {}  # by their stop files
+        self._running: dict[Path, subprocess.Popen[bytes]] = {}  # by stop file
 
     def __call__(self, number: int, frame: Any) -> None:
         if self.asked and self._running:
@@ -54,13 +54,13 @@ class Stopper:
                     os.killpg(process.pid, signal.SIGKILL)
         self.number = number
         self.ask()
-        # os.write, since a handler may interrupt a print; on a terminal below the progress line
+        # os.write, since the handler may interrupt a print; on a terminal, a line break first, to write below the progress line
         line = "killing" if self.killed else "stopping: saving takes some seconds (press Ctrl-C again to stop at once without saving)"
-        with suppress(OSError):  # the terminal has gone
+        with suppress(OSError):  # the terminal is gone
             os.write(sys.stderr.fileno(), f"{chr(10) if sys.stderr.isatty() else ''}{line}\n".encode())
 
     def ask(self) -> None:
-        """Ask all runs to save and stop; none begins any more."""
+        """Ask all running runs to save and stop, and start no more."""
         self.asked = True
         for stop_file in (self.stop_file, *list(self._running)):
             stop_file.touch()
@@ -71,9 +71,9 @@ class Stopper:
         return folder / "stop"
 
     def wait_for(self, process: subprocess.Popen[bytes], stop_file: Path) -> int:
-        """The exit code of a run, when it has ended."""
+        """Wait until a run's ``process`` has ended, and return its exit code."""
         self._running[stop_file] = process
-        if self.asked:  # between its start and now
+        if self.asked:  # the signal came after the run was started, but before it was in `_running`
             stop_file.touch()
         try:
             return process.wait()
@@ -85,36 +85,36 @@ def run(graph: Graph, launch: Launch, console: Console) -> int:
     """Run every job that is not done, parents first, then the report.
 
     Returns:
-        The exit code: 0 when every job is done, 1 when one failed, and 128 and its number where a signal stopped the sweep (Ctrl-C: 130).
+        The exit code: 0 if every job is done, 1 if one failed, 128 + N if signal N stopped the sweep (Ctrl-C: 130).
     """
     with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch, _alone(launch.sweep, Path(scratch) / "stop") as stop_file:
         stopper = Stopper(stop_file)
-        # a lost terminal too, unless nohup made the process ignore it
+        # SIGHUP, of a lost terminal, unless nohup made this process ignore it
         numbers = [signal.SIGINT, signal.SIGTERM, *([] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP])]
-        before = {number: signal.signal(number, stopper) for number in numbers}
+        old_handlers = {number: signal.signal(number, stopper) for number in numbers}
         try:
             _run_all(graph.jobs, launch, stopper, console)
         finally:
-            for number, handler in before.items():
+            for number, handler in old_handlers.items():
                 signal.signal(number, handler)
-    again = (launch.command, "bold")
+    command = (launch.command, "bold")
     if stopper.asked:
-        how = "Killed; the last checkpoint is kept" if stopper.killed else "Stopped; what was trained is saved"
-        console.print(Text.assemble(f"{how}. To continue: ", again), soft_wrap=True)
+        outcome = "Killed; the last checkpoint is kept" if stopper.killed else "Stopped; what was trained is saved"
+        console.print(Text.assemble(f"{outcome}. To continue: ", command), soft_wrap=True)
         return 128 + stopper.number
     _refuse_removed(launch)
     reported = subprocess.run(report_command(launch.sweep, launch.of_report), check=False, cwd=launch.source).returncode == 0
-    if undone := [job for job in graph.jobs if not job.is_done]:
+    if unfinished := [job for job in graph.jobs if not job.is_done]:
         reason = (
-            f"{len(undone)} of {counted(len(graph.jobs), 'run')} not done; the reason is printed above and by "
+            f"{len(unfinished)} of {counted(len(graph.jobs), 'run')} not done; the reason is printed above and by "
             f"`{status_command(launch.sweep)}`. Once it is fixed, the same command continues and keeps finished runs: "
         )
-        console.print(Text.assemble(reason, again), soft_wrap=True)
-    return 0 if reported and not undone else 1
+        console.print(Text.assemble(reason, command), soft_wrap=True)
+    return 0 if reported and not unfinished else 1
 
 
 def _run_all(jobs: list[Job], launch: Launch, stopper: Stopper, console: Console) -> None:
-    """Every job after those that it starts from, in as many threads as there are slots; each waits for one run."""
+    """Run every job after the jobs that it starts from, with one thread per slot, each of which waits for one run."""
     free, seen, waiting = slots(jobs, launch), seen_of(jobs), list(jobs)
     running: dict[Future[None], Place] = {}
     if (width := len(free)) > 1:
@@ -140,12 +140,12 @@ def _run_all(jobs: list[Job], launch: Launch, stopper: Stopper, console: Console
 
 @dataclass
 class Place:
-    """A run's place in its sweep, and what else is to be done."""
+    """A run's place in its sweep, and the work that is left for the other runs."""
 
-    position: str  # in the order in which runs begin, such as [3/12]
+    position: str  # in the order in which the runs begin, such as [3/12]
     job: Job
-    beside: list[Work]  # what is left of the runs that are trained already
-    after: list[Work]  # and of those that come later
+    beside: list[Work]  # what is left of the runs that are training now
+    after: list[Work]  # and of the runs that come later
     seen: Seen
     width: int = 1  # how many runs are trained side by side
     slot: Slot = WHOLE
@@ -156,16 +156,16 @@ class Place:
 
     @property
     def variables(self) -> dict[str, str]:
-        """Its GPUs, and what the run's own progress line needs to say the time left (`vitssl.training.log`)."""
+        """The environment variables of the run: its GPUs, and the facts for the time left in its progress line (`vitssl.training.log`)."""
         others = [*self.beside, *self.after]
-        unseen = [one for one in others if self.seen.time_s(one) is None]
-        known_s = sum(time_s for one in others if (time_s := self.seen.time_s(one)) is not None)
-        starts_s = sum(one.starts for one in unseen) * self.seen.start_s
-        times_this = sum(one.images for one in unseen) / work(self.job.run).images
-        longest_s = max((time_s for one in self.beside if (time_s := self.seen.time_s(one)) is not None), default=0.0)
-        told = {"seconds": known_s + starts_s, "times_this": times_this, "longest": longest_s}
+        unseen = [piece for piece in others if self.seen.time_s(piece) is None]
+        known_s = sum(time_s for piece in others if (time_s := self.seen.time_s(piece)) is not None)
+        starts_s = sum(piece.starts for piece in unseen) * self.seen.start_s
+        times_this = sum(piece.images for piece in unseen) / work(self.job.run).images
+        longest_s = max((time_s for piece in self.beside if (time_s := self.seen.time_s(piece)) is not None), default=0.0)
+        facts = {"seconds": known_s + starts_s, "times_this": times_this, "longest": longest_s}
         side_by_side = min(self.width, 1 + len(others))
-        return self.slot.variables | {"VITSSL_SWEEP": json.dumps({"position": self.position, "side_by_side": side_by_side, **told})}
+        return self.slot.variables | {"VITSSL_SWEEP": json.dumps({"position": self.position, "side_by_side": side_by_side, **facts})}
 
 
 def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: Console) -> None:
@@ -183,31 +183,31 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
             console.print(Text.assemble((f"{title}: not run", "red"), reason), soft_wrap=True)
             return
     console.print(f"{title}: already trained; evaluating it" if trained_before else title, soft_wrap=True)
-    anew, begun_s = not (job.folder / LAST).exists(), time.monotonic()
+    from_scratch, begun_s = not (job.folder / LAST).exists(), time.monotonic()
     stop_file = stopper.file_of(job)
-    # in a new session: Ctrl-C in the terminal reaches this process alone, which then asks the run to stop
+    # in a new session, so that Ctrl-C in the terminal reaches only this process, which then asks the run to stop
     with _there(stop_file):
         process = start(job.folder, NodeInfo(), stop_file, place.variables, start_new_session=True)
         if place.slot.cores:
-            with suppress(ProcessLookupError):  # it has ended at once
+            with suppress(ProcessLookupError):  # it has already ended
                 os.sched_setaffinity(process.pid, place.slot.cores)
         code, trained = stopper.wait_for(process, stop_file), job.is_trained
-    if trained and anew:
+    if trained and from_scratch:
         _count(place.seen, job, time.monotonic() - begun_s)
-    if code == 0 and trained and not trained_before and not job.is_done:  # by an older source, which knows none of its evaluators
+    if code == 0 and trained and not trained_before and not job.is_done:  # trained by an older source without these evaluators
         _run_job(job, place, launch, stopper, console)
         return
     _refuse_removed(launch)
     if not job.folder.is_dir():
-        gone = f": its folder is gone; the same command starts it anew ({job.folder})"
-        console.print(Text.assemble((f"{title}: failed", "red"), gone), soft_wrap=True)
+        reason_removed = f": its folder is gone; the same command starts it anew ({job.folder})"
+        console.print(Text.assemble((f"{title}: failed", "red"), reason_removed), soft_wrap=True)
     elif not job.is_done and not stopper.asked:
-        unsaid = error_of(job.folder) is None and not busy_file(stop_file).exists()
-        if unsaid:
-            killed = "training was killed (signal 9); if memory ran out, lower loop.micro_batch_size or optim.batch_size"
-            fail(job.folder, killed if code == -signal.SIGKILL else f"training ended with exit code {code}")
+        unexplained = error_of(job.folder) is None and not busy_file(stop_file).exists()
+        if unexplained:
+            out_of_memory = "training was killed (signal 9); if memory ran out, lower loop.micro_batch_size or optim.batch_size"
+            fail(job.folder, out_of_memory if code == -signal.SIGKILL else f"training ended with exit code {code}")
         console.print(Text.assemble((f"{title}: failed", "red"), f": {error_of(job.folder) or 'see above'}"), soft_wrap=True)
-        if unsaid and code == 1 and not (job.folder / "metrics.jsonl").exists():
+        if unexplained and code == 1 and not (job.folder / "metrics.jsonl").exists():
             raise ConfigError(
                 "training did not even start, as is said above, so that no other run is begun; where packages do not fit each other, such"
                 " as torch and torchvision of different indexes, install them anew by one command"
@@ -215,21 +215,21 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
 
 
 def _refuse_removed(launch: Launch) -> None:
-    """Nothing can go on in a sweep's folder that has gone: its source, with which runs train, was in it."""
+    """Raise a ConfigError if the sweep's folder was removed: no run can go on without the source snapshot in it."""
     if not launch.source.is_dir():
         raise ConfigError(f"{launch.sweep} was removed during training; the same command starts it anew")
 
 
 @contextmanager
 def _there(stop_file: Path) -> Iterator[None]:
-    """Meanwhile a run can see that this process is there: killed, it leaves the lock free, and the run saves and stops."""
+    """Hold a lock that tells a run that its launcher is alive. If this process is killed, the lock is free, and the run saves and stops."""
     with stop_file.with_name(LAUNCHER).open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _count(seen: Seen, job: Job, time_s: float) -> None:
-    """That a run took so long from the start to the end of its process."""
+    """Add to ``seen`` that the process of a run took ``time_s`` from start to end, split into its training and the rest."""
     trained_s = time_of(job.folder)
     seen.add(work(job.run), trained_s)
     seen.add_start(time_s - trained_s)
@@ -237,11 +237,11 @@ def _count(seen: Seen, job: Job, time_s: float) -> None:
 
 @contextmanager
 def _alone(sweep: Path, stop_file: Path) -> Iterator[Path]:
-    """One local launcher per sweep at a time; its process id is in a file, for `jobs/cancel.py`, and what it was asked to stop by."""
+    """Allow one local launcher per sweep at a time, and record its process id and stop file in the sweep's folder for `jobs/cancel.py`."""
     path = sweep / LOCAL
     refuse_running(sweep)
-    if other := sweep_folder.elsewhere(sweep):
-        note(f"{other} was running {sweep} too; if it still is, end it there")
+    if remote := sweep_folder.elsewhere(sweep):
+        note(f"{remote} was running {sweep} too; if it still is, end it there")
     launcher = {"pid": os.getpid(), "host": socket.gethostname(), "born": sweep_folder.born_at(os.getpid()), "stop_file": str(stop_file)}
     write_json(path, launcher)
     try:
@@ -252,10 +252,10 @@ def _alone(sweep: Path, stop_file: Path) -> Iterator[Path]:
 
 
 def refuse_running(sweep: Path) -> None:
-    """Refuse a sweep that a process of this machine runs now."""
+    """Raise a ConfigError if a process of this machine is running the sweep."""
     if (pid := sweep_folder.running(sweep)) is None:
         return
     if sweep_folder.was_asked(sweep):
         raise ConfigError(f"{sweep}: process {pid} on this machine was asked to stop and is still saving; try again in a few seconds")
-    look = f"python jobs/status.py {sweep} shows its progress, python jobs/cancel.py {sweep} stops it"
-    raise ConfigError(f"process {pid} on this machine is running {sweep}; {look}")
+    advice = f"python jobs/status.py {sweep} shows its progress, python jobs/cancel.py {sweep} stops it"
+    raise ConfigError(f"process {pid} on this machine is running {sweep}; {advice}")

@@ -1,4 +1,4 @@
-"""What a run printed: the end of its newest log, what is added to it, and what it says of the run's end."""
+"""The logs of runs: print the end of the newest one, follow it, and find out from it why a run ended."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from vitssl.run_folder import DONE, ERROR, EVALS, SLURM_JOB
 from vitssl.words import listed, printable
 
 PAUSE_S = 0.5
-END_BYTES = 1 << 16  # of a log, in which it says why it ended
-TAIL_BYTES = 1 << 20  # of a log's end, in which its last lines are looked for
+END_BYTES = 1 << 16  # of a log that are searched for why the run ended
+TAIL_BYTES = 1 << 20  # of a log that are read to print its last lines
 
 
 def newest(folder: Path) -> Path | None:
-    """The log of a run's newest attempt: what training printed, or, where none began, what SLURM's job did. None: there is neither."""
+    """Return the newest log of a run: of training or, if training never began, of its newest SLURM job. None if there is neither."""
     return max(_of_training(folder) or _of_job(folder), key=lambda path: (path.stat().st_mtime_ns, path.name), default=None)
 
 
 def logs_of(folder: Path) -> list[Path]:
-    """The newest log of training, and those of the newest job, to which SLURM writes too."""
+    """Return the newest log of training, if any, and the logs of the newest job, to which SLURM writes too."""
     return [*filter(None, [newest(folder)]), *(path for path in _of_job(folder) if path != newest(folder))]
 
 
@@ -36,12 +36,12 @@ def _of_training(folder: Path) -> list[Path]:
 
 def _of_job(folder: Path) -> list[Path]:
     job = read_json(folder / SLURM_JOB).get("job_id")
-    submitit = folder.parent / "submitit"  # of its tasks, and of its batch script
+    submitit = folder.parent / "submitit"  # holds the logs of the job's tasks, and of its batch script
     return [*(submitit / job).glob("*_log.out"), *submitit.glob(f"{job}_log.out")] if job else []
 
 
 def end_of(path: Path) -> str:
-    """What a log says last; empty where there is none."""
+    """Return the last `END_BYTES` of a log as text; empty if there is no such file."""
     if not path.exists():
         return ""
     with path.open("rb") as stream:
@@ -58,33 +58,33 @@ def show(folder: Path, lines: int, state: str) -> None:
 
 
 def follow(folder: Path, lines: int, ended: Callable[[], bool]) -> None:
-    """As `show`, and go on with what is added, and with the log of the next attempt, until the run has ended.
+    """Print the end of a run's newest log, then what is added to it and the logs of later attempts, until the run has ended.
 
-    ``ended`` asks SLURM, and so is called seldom, and when the run has written a record.
+    ``ended`` asks SLURM, so it is called only now and then, and whenever the run has written a record.
     """
     path: Path | None = None
-    place, asked_s, known = 0, 0.0, None
+    position, asked_s, seen = 0, 0.0, None
     while True:
-        over, records = False, [_written(folder / name) for name in (DONE, EVALS, ERROR)]
-        if records != known or time.monotonic() > asked_s + cluster.ASKED_EVERY_S:
-            over, asked_s, known = ended(), time.monotonic(), records
-        latest = newest(folder)  # after that: what was printed before the end is shown
+        is_over, records = False, [_written(folder / name) for name in (DONE, EVALS, ERROR)]
+        if records != seen or time.monotonic() > asked_s + cluster.ASKED_EVERY_S:
+            is_over, asked_s, seen = ended(), time.monotonic(), records
+        latest = newest(folder)  # after `ended`, so that what was printed before the end is shown
         if path is not None:
-            place = _print_from(path, place)
+            position = _print_from(path, position)
         if latest is not None and latest != path:
-            place, path = _begin(latest, lines), latest
-        if over:
+            position, path = _begin(latest, lines), latest
+        if is_over:
             return
         time.sleep(PAUSE_S)
 
 
 def _written(path: Path) -> int | None:
-    """When a file was written; None where there is none."""
+    """Return when a file was written, in ns; None if it does not exist."""
     return path.stat().st_mtime_ns if path.exists() else None
 
 
 def _begin(path: Path, lines: int) -> int:
-    """Name a log, and print its last lines; where it ended."""
+    """Print the path of a log on stderr and its last lines on stdout, and return its size."""
     print(f"==> {path} <==", file=sys.stderr, flush=True)
     with path.open("rb") as stream:
         size = stream.seek(0, 2)
@@ -103,18 +103,18 @@ def _print_from(path: Path, place: int) -> int:
 
 
 def _text(content: bytes) -> str:
-    """What may go to a terminal; a progress line that is drawn again and again is a line each time."""
+    """Return ``content`` as text without control characters. Each redrawing of a progress line becomes a line of its own."""
     return printable(content.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n"))
 
 
 # --------------------------------------------------------------------------------------------------------------- causes
 
 
-# why jobs ended that left no reason in their run's folder, by what SLURM, the system or a rank said in their logs
+# why a job ended that left no reason in its run's folder, by what SLURM, the system or a rank wrote to its logs
 NO_SPACE = "no disk space is left where it writes: free some (`vitssl prune` lists what no run needs any more)"
 READ_ONLY = "where it writes is read-only"
 KILLED = "a task was killed from outside (signal 9), probably for lack of memory"
-CAUSES = {  # in logs, from SLURM 22.05 and torch 2.9 on
+CAUSES = {  # by the pattern in logs, which fit SLURM 22.05 and torch 2.9 or newer
     r"oom[-_]kill|out-of-memory handler|OUT_OF_MEMORY": "the job's memory was used up: raise resources.mem_gb, or lower data.workers",
     r"OutOfMemoryError": "the GPU's memory was used up: lower loop.micro_batch_size",
     r"Signal 9 \(SIGKILL\)|exit ?code *:? -9|task \S+: Killed": f"{KILLED}: raise resources.mem_gb, or lower data.workers",
@@ -122,7 +122,7 @@ CAUSES = {  # in logs, from SLURM 22.05 and torch 2.9 on
     r"DUE TO TIME LIMIT": "its time ran out before it had saved: raise resources.hours",
     r"DUE TO NODE FAILURE": "its node failed",
 }
-# of gloo, NCCL, and the store where processes meet
+# time-outs of gloo, of NCCL, and of the store where processes meet
 SILENCE = (
     r"Timed out waiting \d+ms for \w+ operation|collective operation timeout|wait timeout after \d+ms|"
     r"client socket has timed out|seconds waiting for clients"
@@ -130,23 +130,23 @@ SILENCE = (
 
 
 def cause(folder: Path) -> str | None:
-    """What the newest words about it in a run's last logs mean; None where there are none."""
-    there = os.statvfs(folder)
-    if there.f_flag & os.ST_RDONLY:
+    """Return why a run ended without a reason of its own: by its disk, or the newest known message in its last logs. None if unknown."""
+    disk = os.statvfs(folder)
+    if disk.f_flag & os.ST_RDONLY:
         return READ_ONLY
-    if _is_full(there):
+    if _is_full(disk):
         return NO_SPACE
-    found: list[tuple[float, int, str]] = []  # when, where and what
+    matches: list[tuple[float, int, str]] = []  # (time of the log, position in it, meaning)
     for path in logs_of(folder):
         text = end_of(path)
         for pattern, meaning in (CAUSES | {SILENCE: SILENCE}).items():
-            found += [(path.stat().st_mtime, match.start(), meaning) for match in re.finditer(pattern, text)]
-    meant = max(found)[2] if found else None
-    return _silence(folder) if meant == SILENCE else meant
+            matches += [(path.stat().st_mtime, match.start(), meaning) for match in re.finditer(pattern, text)]
+    newest_meaning = max(matches)[2] if matches else None
+    return _silence(folder) if newest_meaning == SILENCE else newest_meaning
 
 
 def _silence(folder: Path) -> str:
-    """Which nodes of the newest attempt waited in vain, and for which: each has a log of its own (node.py)."""
+    """Return a sentence on which nodes of the newest attempt waited in vain, and for which: each node has its own log (node.py)."""
     latest = newest(folder)
     attempt = re.match(r"train-\d+-\d+-", latest.name) if latest else None
     waited = {
@@ -161,5 +161,5 @@ def _silence(folder: Path) -> str:
 
 
 def _is_full(there: os.statvfs_result) -> bool:
-    """Has this file system no block, or no inode, for us?"""
+    """Whether a file system has no free block, or no free inode, for this user."""
     return there.f_bavail == 0 or (there.f_files > 0 and there.f_favail == 0)

@@ -1,4 +1,4 @@
-"""The site profile of a submission: a file's fields with the command line's over them, checked before anything is queued."""
+"""The site profile of a submission: the fields of a file, overridden by the command line and checked before anything is queued."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ MAIL_TYPES = (
     "NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT", "TIME_LIMIT", "TIME_LIMIT_90", "TIME_LIMIT_80",
     "TIME_LIMIT_50", "ARRAY_TASKS",
 )  # fmt: skip
-MOST_NICE = 2**31 - 3  # of SLURM
-OF_RESOURCES = {  # options of sbatch, and what sets them
+MOST_NICE = 2**31 - 3  # SLURM's bound
+OF_RESOURCES = {  # {option of sbatch: the field of resources that sets it}
     "time": "hours", "nodes": "nodes", "gpus-per-node": "gpus_per_node", "cpus-per-task": "cpus_per_gpu", "mem": "mem_gb",
 }  # fmt: skip
-BOUNDS = {  # of what is possible, so that a figure in another unit is found, and the unit
+BOUNDS = {  # (least, most, unit) of what is possible, to find figures in another unit
     "gpu_power_w": (5.0, 1e5, "W"),
     "gpu_tflops": (1e-3, 1e6, "TFLOP/s"),
     "price_per_gpu_hour": (0.0, 1e6, "per GPU-hour"),
@@ -33,7 +33,16 @@ BOUNDS = {  # of what is possible, so that a figure in another unit is found, an
 
 
 def read(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
-    """A site profile: a file, or a name in jobs/sites, with the command line's fields over it; ``where`` says what named it."""
+    """Read a site profile and check it.
+
+    Args:
+        named: a YAML file, or the name of one in jobs/sites.
+        overrides: the fields of the command line, which win over the file's.
+        where: what named the profile, for errors.
+
+    Raises:
+        ConfigError: the file does not exist, or a field is wrong.
+    """
     path, known = file_of(named), [p.stem for p in sorted(SITES.glob("*.yaml"))]
     if not path.exists() and path.parent != SITES:
         raise ConfigError(f"there is no file {named}; jobs/sites has {', '.join(known)}, to be given by name", "site", where)
@@ -52,22 +61,22 @@ def read(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
 
 
 def is_set(name: str, overrides: Iterable[str]) -> bool:
-    """Do the command line's dotted fields set a field, or all of what it is a part of, or a part of it?"""
+    """Whether the command line's dotted fields ``overrides`` set the field ``name``, a group that it belongs to, or a part of it."""
     return any(f"{key}.".startswith(f"{name}.") or f"{name}.".startswith(f"{key}.") for key in overrides)
 
 
 def add_own(site: Site) -> None:
-    """Where the profile says nothing: where jobs go, and who pays, by this person's own variables of sbatch."""
+    """Fill fields that the profile leaves unset, such as partition and account, from the user's own ``SBATCH_*`` variables."""
     for name in ("partition", "account", "qos", "constraint", "reservation"):
         if getattr(site, name) is None:
             setattr(site, name, os.environ.get(f"SBATCH_{name.upper()}") or None)
     if wckey := os.environ.get("SBATCH_WCKEY"):
-        for options_of in (site.additional, site.report):
-            options_of.setdefault("wckey", wckey)
+        for target in (site.additional, site.report):
+            target.setdefault("wckey", wckey)
 
 
 def file_of(named: str) -> Path:
-    """Where a site profile stands that is named by its path, or by its name in jobs/sites."""
+    """Return the path of a site profile from its path, or from its name in jobs/sites."""
     return Path(named) if Path(named).suffix in (".yaml", ".yml") else SITES / f"{named}.yaml"
 
 
@@ -90,8 +99,8 @@ def _problems(site: Site) -> Iterator[Problem]:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
             yield Problem(f"site.{field}.{name}", f"{name!r} is not an option of sbatch; write it as in --mail-type, without the dashes")
     for option, name in OF_RESOURCES.items():
-        whole = option == "mem" and site.additional.get(option) == "0"  # all of a node's, which no number says
-        if option in site.additional and not whole:
+        is_all_memory = option == "mem" and site.additional.get(option) == "0"  # all of a node's, which mem_gb cannot express
+        if option in site.additional and not is_all_memory:
             yield Problem(
                 f"site.additional.{option}", f"what a job requests is the sweep's; set resources.{name}, which is checked and shown"
             )
@@ -115,14 +124,14 @@ def _problems(site: Site) -> Iterator[Problem]:
 
 
 def options(site: Site) -> dict[str, str | int]:
-    """The options of sbatch that fields of a site set, for the runs' jobs alone."""
+    """Return {option of sbatch: value} that the site's fields set for the runs' jobs, but not for the report's."""
     mail: dict[str, str | int | None] = {"mail-type": site.mail_type, "mail-user": site.mail_user}
     fields = mail | {"nice": site.nice, "exclude": site.exclude, "reservation": site.reservation}
     return {option: value for option, value in fields.items() if value is not None}
 
 
 def _of_jobs(site: Site) -> Iterator[Problem]:
-    """What of the fields that only the runs' jobs have SLURM would refuse, or two of them say differently."""
+    """Yield the problems of the fields for the runs' jobs alone: values that SLURM would refuse, and options that are set twice."""
     throttle = [] if site.max_parallel is None else ["array"]
     for option in [*options(site), *throttle]:
         if option in site.additional:

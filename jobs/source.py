@@ -12,13 +12,13 @@ from vitssl.version import ROOT, SOURCE
 
 
 def source_files() -> list[Path]:
-    """The files of vitssl/ and jobs/, but for what only people read."""
+    """Return the files of vitssl/ and jobs/, except documentation, which does not affect runs."""
     files = (p for part in SOURCE for p in (ROOT / part).rglob("*") if p.is_file() and "__pycache__" not in p.parts)
     return sorted(p for p in files if not p.is_relative_to(ROOT / "vitssl" / "docs") and p.suffix != ".md")
 
 
 def digest(files: list[Path]) -> str:
-    """sha256 of the project's files, names and content."""
+    """Return the sha256 of the names and contents of ``files``."""
     result = hashlib.sha256()
     for file in files:
         result.update(f"{file.relative_to(ROOT)}\0{hash_file(file)}\n".encode())
@@ -26,7 +26,7 @@ def digest(files: list[Path]) -> str:
 
 
 def snapshot(sweep: Path) -> Path:
-    """Copy the source to `source/<hash of its content>`, once per content."""
+    """Copy the source to `source/<hash of its content>` in the sweep's folder, unless that exists, and return this folder."""
     files = source_files()
     target = sweep / "source" / digest(files)[:12]
     if not target.exists():

@@ -33,8 +33,8 @@ from vitssl.sweep_folder import SWEEP
 from vitssl.terminal import console as screen
 from vitssl.words import about, counted, duration, note, printable
 
-LEAST_ASKED = ("stage", "job", "attempts")  # columns that go first where there is no room
-WHY = {  # what jobs wait for, by SLURM's reasons
+LEAST_ASKED = ("stage", "job", "attempts")  # columns that are left out first if the terminal is too narrow
+WHY = {  # {SLURM's reason: what jobs wait for}
     "Dependency": "for the runs they start from",
     "Resources": "for free nodes",
     "Priority": "behind other jobs",
@@ -46,14 +46,14 @@ WHY = {  # what jobs wait for, by SLURM's reasons
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code: 0, or 2 for a user's mistake."""
+    """Show what the command line asks for. Exit code: 0, or 2 for a user's mistake."""
     parser = Parser(prog="jobs/status.py", description=__doc__)
     parser.add_argument("sweep", type=sweep_folder.named, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
     add = parser.add_argument
-    again = "refresh every SECONDS (default: 10) until all runs have ended"
-    add("--watch", nargs="?", type=_number, const=10.0, metavar="SECONDS", help=again)
-    which = "show the end of this run's newest log instead; RUN is its folder, or a part of its name that is unique"
-    add("--log", metavar="RUN", help=which)
+    watch_help = "refresh every SECONDS (default: 10) until all runs have ended"
+    add("--watch", nargs="?", type=_number, const=10.0, metavar="SECONDS", help=watch_help)
+    log_help = "show the end of this run's newest log instead; RUN is its folder, or a part of its name that is unique"
+    add("--log", metavar="RUN", help=log_help)
     add("--follow", "-f", action="store_true", help="with --log: keep printing new lines until the run has ended")
     add("--lines", "-n", type=_number, default=40, help="with --log: number of lines to show at first (default: %(default)s)")
     options = parser.parse_args(arguments)
@@ -80,8 +80,7 @@ def _show(options: argparse.Namespace, console: Console) -> None:
 
 
 def show_log(folder: Path, lines: int, follow: bool) -> None:
-    """Print the end of a run's newest log; with ``follow`` go on until the run has ended, and say how."""
-
+    """Print the last ``lines`` of a run's newest log. With ``follow``, go on until the run has ended, and print how it ended."""
     picture = Picture()
 
     def ended() -> bool:
@@ -94,21 +93,21 @@ def show_log(folder: Path, lines: int, follow: bool) -> None:
     else:
         picture = look(folder.parent, folder)
     last = picture.of(folder)
-    if not follow and (logs.newest(folder) or not (folder / ERROR).exists()):  # it may have failed before it said anything
+    if not follow and (logs.newest(folder) or not (folder / ERROR).exists()):  # it may have failed before it wrote a log
         logs.show(folder, lines, last.state)
-    if details := read_json(folder / ERROR).get("details"):  # of the rank that failed first, which a log of many may not end with
+    if details := read_json(folder / ERROR).get("details"):  # of the rank that failed first, which may not be at the log's end
         print(printable(details), end="")
     if follow or last.error:
         print(f"{last.name}: {last.state}{f': {last.error}' if last.error else ''}", file=sys.stderr)
 
 
 def show(sweep: Path, console: Console) -> None:
-    """Print the table of a sweep's runs, and what there is to say of them."""
+    """Print the table of a sweep's runs, and the notes below it, such as why runs are pending or failed."""
     _draw(sweep, look(sweep), console)
 
 
 def watch(sweep: Path, every_s: float, console: Console) -> None:
-    """`show` again and again, on a terminal in the same place, until nothing happens any more by itself."""
+    """Print what `show` prints every ``every_s`` seconds, on a terminal in the same place, until nothing more happens by itself."""
     while True:
         picture = look(sweep)
         if console.is_terminal:
@@ -122,10 +121,10 @@ def watch(sweep: Path, every_s: float, console: Console) -> None:
 
 
 def _draw(sweep: Path, picture: Picture, console: Console) -> None:
-    """Print the table, of names without their hashes where it fits so alone, and what there is to say of all runs."""
+    """Print the table and the notes on its runs. Names lose their hashes if the table only fits without them."""
     statuses = picture.statuses
     table = _table(sweep, {s.name: s for s in statuses})
-    without_hash = {s.name.rpartition("-")[0]: s for s in statuses}  # `--log` finds runs by these too
+    without_hash = {s.name.rpartition("-")[0]: s for s in statuses}  # `--log` finds runs by these names too
     if len(without_hash) == len(statuses) and not fits(table, console, without=LEAST_ASKED):
         table = _table(sweep, without_hash)
     print_table(table, console, drop=(*LEAST_ASKED, "epoch", "left"))
@@ -138,7 +137,7 @@ def _draw(sweep: Path, picture: Picture, console: Console) -> None:
 
 
 def _table(sweep: Path, statuses: dict[str, Status]) -> Table:
-    """A row of each, by what it is called."""
+    """Return the table of ``statuses`` ({shown name: status}), one row each."""
     table = Table(title=str(sweep), title_justify="left")
     metric = measured_by(read_json(sweep / SWEEP).get("metric", "top1"))
     for column in ("run", "stage", "state", "epoch", "left", metric.title, "job", "attempts"):
@@ -151,7 +150,7 @@ def _table(sweep: Path, statuses: dict[str, Status]) -> Table:
 
 
 def _waiting(picture: Picture, sweep: Path) -> str:
-    """Why runs are pending, by SLURM's reasons, and when it expects the first of each to begin."""
+    """Return a line with SLURM's reasons for pending runs, and when it expects the first run of each reason to begin."""
     pending = [entry for folder, entry in picture.queue.items() if entry.state == "PENDING" and folder != sweep]
     reasons = []
     for reason, number in Counter(entry.reason for entry in pending).most_common():
@@ -162,51 +161,51 @@ def _waiting(picture: Picture, sweep: Path) -> str:
 
 
 def _why(reason: str) -> str:
-    """In words; SLURM may add the nodes, as in ``ReqNodeNotAvail, UnavailableNodes:a1,b1``."""
+    """Return what SLURM's ``reason`` means. SLURM may add nodes to it, as in ``ReqNodeNotAvail, UnavailableNodes:a1,b1``."""
     name = reason.partition(",")[0]
     limited = name.startswith(("QOS", "Assoc"))
     return "by your account's or QOS's limit" if limited else WHY.get(name, "for another reason")
 
 
 def _lost(statuses: list[Status]) -> str:
-    """What kills have cost so far."""
+    """Return a line with the energy that kills have cost so far; empty if none."""
     kwh, runs = sum(s.lost_kwh for s in statuses), counted(sum(s.lost_kwh > 0 for s in statuses), "run")
     if not kwh:
         return ""
-    from vitssl.report.units import quantity  # the report's package loads matplotlib
+    from vitssl.report.units import quantity  # imported late, since the report's package loads matplotlib
 
     return f"Lost to kills and trained again: {quantity(kwh, 'kWh')}, in {runs}"
 
 
 def _report(picture: Picture, sweep: Path) -> str:
-    """What SLURM says of the sweep's report, as long as it is in the queue, or of the job that is to queue the runs left."""
+    """Return a line on the job that makes the report, or that queues the remaining runs; empty if there is nothing to say."""
     if sweep in picture.damaged:
         return ""
     entry, job, ended = picture.queue.get(sweep), cluster.job_id(sweep), all(s.state in ENDED for s in picture.statuses)
-    here = f"`vitssl report {sweep}`"
-    if left := len(yet_to_queue(sweep, (sweep / s.name for s in picture.statuses if s.state == "not begun"))):
-        more = f"{counted(left, 'run')} {'wait' if left > 1 else 'waits'}"
+    command = f"`vitssl report {sweep}`"
+    if n_left := len(yet_to_queue(sweep, (sweep / s.name for s in picture.statuses if s.state == "not begun"))):
+        waiting = f"{counted(n_left, 'run')} {'wait' if n_left > 1 else 'waits'}"
         if entry is None:
-            return f"{more}: job {job}, which was to queue them, has ended; to continue, repeat the command that submitted the sweep"
-        return f"{more}: job {job}, {entry.state.lower()}, queues them when there is room"
+            return f"{waiting}: job {job}, which was to queue them, has ended; to continue, repeat the command that submitted the sweep"
+        return f"{waiting}: job {job}, {entry.state.lower()}, queues them when there is room"
     if entry is None:
-        unmade = f"Report: job {job} has ended without making it; {here} makes it here"
-        return "" if job is None or not ended or _is_reported(sweep) else unmade
-    waits = entry.state == "PENDING" and ended
-    advice = f" ({entry.reason}); all runs have ended, and {here} makes it here" if waits else ""
+        not_made = f"Report: job {job} has ended without making it; {command} makes it here"
+        return "" if job is None or not ended or _is_reported(sweep) else not_made
+    is_stuck = entry.state == "PENDING" and ended
+    advice = f" ({entry.reason}); all runs have ended, and {command} makes it here" if is_stuck else ""
     return f"Report: job {job}, {entry.state.lower()}{advice}"
 
 
 def _is_reported(sweep: Path) -> bool:
-    """Has the report been made since the sweep's last submission?"""
+    """Whether the report was made after the sweep's last submission."""
     report, job = sweep / "report" / "report.html", sweep / SLURM_JOB
     return report.exists() and report.stat().st_mtime >= job.stat().st_mtime
 
 
 def time_left(sweep: Path, statuses: list[Status]) -> str:
-    """What can be said of the time until a sweep is done, by the pace seen; empty where nothing is left to do or nothing was seen."""
-    told = read_json(sweep / SWEEP).get("work", {})
-    works = {name: Work(facts["images"], facts["architecture"]) for name, facts in told.items()}
+    """Return a line with the time left for a sweep, by the pace seen so far; empty if nothing is left to do, or no pace was seen."""
+    recorded = read_json(sweep / SWEEP).get("work", {})
+    works = {name: Work(facts["images"], facts["architecture"]) for name, facts in recorded.items()}
     todo, seen = [s for s in statuses if s.state not in ENDED], Seen()
     for s in statuses:
         if s.name in works and s.state != "unreadable":

@@ -56,19 +56,19 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("sweep", type=Path, help="a YAML file, for example sweeps/quickstart.yaml")
     add(
-        "overrides", nargs="*", default=[], metavar="key=value",  # without a default, argparse would say that one is required
+        "overrides", nargs="*", default=[], metavar="key=value",  # without a default, argparse's errors would call it required
         help="set a field: optim.lr=1e-3 for all Runs, finetune.optim.lr=1e-3 for a stage, arms.ssat.optim.lr=1e-3 for an arm, "
         "arms.sslft.finetune.optim.lr=1e-3 for a stage of an arm; or axes.seed=[0,1], arms=[ssat], resources.nodes=2, name=X",
     )  # fmt: skip
     add("--dry-run", action="store_true", help="print what would be submitted and what it would cost; submit and train nothing")
-    where = "auto: slurm if a cluster answers, otherwise local"
-    add("--executor", choices=("auto", "slurm", "local"), default="auto", help=where)
-    green = "on SLURM: start when the grid is greenest by site.intensity_csv, delayed by at most this long"
-    add(greenest.OPTION, type=greenest.seconds, metavar="24h", help=green)
+    executor_help = "auto: slurm if a cluster answers, otherwise local"
+    add("--executor", choices=("auto", "slurm", "local"), default="auto", help=executor_help)
+    greenest_help = "on SLURM: start when the grid is greenest by site.intensity_csv, delayed by at most this long"
+    add(greenest.OPTION, type=greenest.seconds, metavar="24h", help=greenest_help)
     add("--wait", action="store_true", help="on SLURM: wait until all runs are done, then print the report's table")
     add("--site", help="site profile: a file, or a name in jobs/sites")
-    at_once = "run at most N runs at once; on SLURM per job array, which is one stage of an arm (sbatch's %%N)"
-    add("--max-parallel", metavar="N", help=at_once)
+    parallel_help = "run at most N runs at once; on SLURM per job array, which is one stage of an arm (sbatch's %%N)"
+    add("--max-parallel", metavar="N", help=parallel_help)
     add("--smoke", action="store_true", help="train every arm for five steps on tiny data")
     add("--all", action="store_true", help="include optional arms and axis values")
     add("--all-jobs", action="store_true", help="list every run separately; in a dry run with its fields and sbatch script")
@@ -80,13 +80,13 @@ def _parser() -> argparse.ArgumentParser:
 
 def _submit(options: argparse.Namespace, console: Console) -> int:
     file = sweep_files.find(options.sweep)
-    asked = overrides.parse(options.overrides)
-    spec = sweep.read(file, asked, options.all)
-    named = options.site or spec.site or "local"
-    site = site_profile.read(named, asked.site, CLI if options.site else spec.file)
+    parsed = overrides.parse(options.overrides)
+    spec = sweep.read(file, parsed, options.all)
+    profile_name = options.site or spec.site or "local"
+    site = site_profile.read(profile_name, parsed.site, CLI if options.site else spec.file)
     executor = _executor(options.executor, options.dry_run, site)
     runs = options.runs.resolve()
-    if not str(runs).isprintable():  # a line break would begin a line of a batch script
+    if not str(runs).isprintable():  # a line break in it would start a new line of a batch script
         raise ConfigError(f"{str(runs)!r} has a line break or another control character; choose another folder", "--runs", CLI)
     if runs.exists() and not runs.is_dir():
         raise ConfigError("this is a file; name a folder", f"--runs {options.runs}", CLI)
@@ -103,14 +103,14 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
     if options.smoke:
         for stage in stages:
             stage.run = smoke.shrink(stage.run, spec, runs, stage.where)
-    with placed(spec, site_profile.file_of(named)):
+    with placed(spec, site_profile.file_of(profile_name)):
         prepare.check_machine(stages, site, here=executor == "local")
     missing, unfetched = prepare.shards(stages, options.dry_run), weights.prepare(stages)
     weights.check_names(unfetched, site)
     if not options.dry_run:
         prepare.build(missing, site)
         weights.fetch(unfetched, site)
-        weights.prepare(stages)  # does what was imported fit?
+        weights.prepare(stages)  # again, to check that the imported weights fit
     launch = Launch(runs / spec.name, executor, site, Path(), options.use_current_source)
     prepare.check_images(stages)
     weights.check_networks(stages, site)
@@ -120,29 +120,29 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
     folders.check_trained(linked.jobs)
     _reuse(linked, launch, options.reuse, console)
     if not options.smoke:
-        found = (told(linked.jobs, launch.sweep) for told in (existing.superseded, existing.trained_otherwise))
-        for line in filter(None, [*notes.notes(spec, planned, site), *found]):
+        remarks = (remark_on(linked.jobs, launch.sweep) for remark_on in (existing.superseded, existing.trained_otherwise))
+        for line in filter(None, [*notes.notes(spec, planned, site), *remarks]):
             note(line)
     if options.dry_run:
-        with placed(spec, site_profile.file_of(named)):
+        with placed(spec, site_profile.file_of(profile_name)):
             return _dry_run(spec, linked, launch, unfetched, options, console)
     if options.greenest_within is not None or any(limit is not None for limit in vars(spec.budget).values()):
         predictions = predict.sweep(linked, launch)
         predict.check_budget(spec, linked, predictions, site)
         _begin_when_green(options.greenest_within, linked, predictions, launch, console)
     _show(spec, linked, options.all_jobs, console)
-    with placed(spec, site_profile.file_of(named)):
+    with placed(spec, site_profile.file_of(profile_name)):
         return launch_all(linked, launch, options.wait, console, lambda: _write(spec, linked, launch))
 
 
 def _reuse(linked: graph.Graph, launch: Launch, asked: bool, console: Console) -> None:
-    """Plan to take what other sweeps have trained, if that is asked for; else a note where they have something."""
-    found = reuse.find(linked.jobs, launch.sweep)
+    """Plan to take runs that other sweeps have trained, if ``asked`` to; otherwise print a note if there are any."""
+    reusable = reuse.find(linked.jobs, launch.sweep)
     if asked:
-        console.print(found.told(linked.jobs, "taken from"), soft_wrap=True)
-        reuse.plan(linked.jobs, found)
-    elif found.folders:
-        note(f"{found.told(linked.jobs, 'done in')}; --reuse takes them from there instead of training them again")
+        console.print(reusable.told(linked.jobs, "taken from"), soft_wrap=True)
+        reuse.plan(linked.jobs, reusable)
+    elif reusable.folders:
+        note(f"{reusable.told(linked.jobs, 'done in')}; --reuse takes them from there instead of training them again")
 
 
 def _begin_when_green(within_s: float | None, linked: graph.Graph, predictions: Sequence, launch: Launch, console: Console) -> None:
@@ -160,7 +160,13 @@ def _show(spec: sweep.Spec, linked: graph.Graph, all_jobs: bool, console: Consol
 
 
 def _executor(asked: str, dry_run: bool, site: Site) -> str:
-    """Where it runs. What speaks of a cluster is not taken for this machine because none answers: only a dry run shows its plan."""
+    """Return the executor, "slurm" or "local".
+
+    If the site or this machine is set up for a cluster but none answers, a dry run shows the plan for SLURM.
+
+    Raises:
+        ConfigError: runs are meant for a cluster, and none answers; they are not trained on this machine instead.
+    """
     if asked == "local" or (asked == "slurm" and dry_run):
         return asked
     if cluster.answers():
@@ -180,7 +186,10 @@ def _executor(asked: str, dry_run: bool, site: Site) -> str:
 def _dry_run(
     spec: sweep.Spec, linked: graph.Graph, launch: Launch, unfetched: dict[str, str], options: argparse.Namespace, console: Console
 ) -> int:  # fmt: skip
-    """Print the totals first: with all jobs, a large sweep's tables and scripts are hundreds of lines."""
+    """Print the plan of a sweep and check it as a submission would; return the exit code.
+
+    The totals come first: with all jobs, the tables and scripts of a large sweep are hundreds of lines.
+    """
     from jobs.slurm import launcher
 
     predictions = predict.sweep(linked, launch)
@@ -208,7 +217,7 @@ def _dry_run(
 
 
 def launch_all(linked: graph.Graph, launch: Launch, wait: bool, console: Console, write: Callable[[], None]) -> int:
-    """Begin all runs, here or on SLURM, once ``write`` has left in the sweep's folder what they need; gives the exit code."""
+    """Start all runs, here or on SLURM, after ``write`` has put what they need into the sweep's folder. Return the exit code."""
     refuse_two_at_once(linked, launch)
     if launch.executor == "local":
         check_disk(linked.jobs, launch)
@@ -224,16 +233,16 @@ def launch_all(linked: graph.Graph, launch: Launch, wait: bool, console: Console
 
 
 def refuse_two_at_once(linked: graph.Graph, launch: Launch) -> None:
-    """A run must not be trained by this machine and by SLURM at once, nor by two people."""
+    """Raise a ConfigError if a run would be trained by this machine and SLURM at once, or by two people."""
     local.refuse_running(launch.sweep)
     folders = [job.folder for job in linked.jobs]
     for folder, entry in cluster.queued(folders).items():
         if not entry.is_mine:
-            theirs = f"{folder.name} is in SLURM's queue for {entry.user} (job {cluster.job_id(folder)})"
-            raise ConfigError(f"{theirs}; wait for it, or use your own folder: --runs")
-    if launch.executor == "local" and (there := cluster.settled(folders)):
-        queued = f"SLURM's queue holds {counted(len(there), 'run')} of {launch.sweep}"
-        raise ConfigError(f"{queued}; cancel that first with jobs/cancel.py {launch.sweep}")
+            conflict = f"{folder.name} is in SLURM's queue for {entry.user} (job {cluster.job_id(folder)})"
+            raise ConfigError(f"{conflict}; wait for it, or use your own folder: --runs")
+    if launch.executor == "local" and (entries := cluster.settled(folders)):
+        problem = f"SLURM's queue holds {counted(len(entries), 'run')} of {launch.sweep}"
+        raise ConfigError(f"{problem}; cancel that first with jobs/cancel.py {launch.sweep}")
 
 
 def _write(spec: sweep.Spec, linked: graph.Graph, launch: Launch) -> None:

@@ -1,4 +1,4 @@
-"""What the launcher prints: the runs of a sweep, and their predicted cost."""
+"""The printed plan of a submission: the runs of a sweep and their predicted cost."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from vitssl.costs.emissions import intensity_kg_per_kwh
 from vitssl.run_folder import LAST, error_of
 from vitssl.words import counted, duration, listed
 
-MOST_LINES = 30  # of the table of a sweep, unless every job is asked for
+MOST_LINES = 30  # in the table of a sweep, unless every job is asked for
 ALL_JOBS = "--all-jobs"
-GMACS = "GMACs/image, step"  # forward and backward
+GMACS = "GMACs/image, step"  # of forward and backward pass
 
 
 class Line(NamedTuple):
-    """Runs that differ in their seed alone; or one run."""
+    """A line of the table: runs that differ only in their seed, or a single run."""
 
     label: str
     jobs: list[Job]
@@ -43,7 +43,7 @@ class Line(NamedTuple):
 
     @property
     def state(self) -> str:
-        """Such as new, or 1 done, 2 new."""
+        """The state of the line's runs, such as new; if they differ, each with its count, such as 1 done, 2 new."""
         states = Counter(state(job) for job in self.jobs)
         return next(iter(states)) if len(states) == 1 else ", ".join(f"{number} {name}" for name, number in states.items())
 
@@ -53,42 +53,42 @@ def _each(words: Iterable[str]) -> str:
 
 
 def lines(jobs: Collection[Job], spec: Spec) -> list[Line]:
-    """The jobs, those that differ in their seed alone together; named without the axes of a single value."""
-    made: dict[tuple[str, ...], Line] = {}
+    """Group the jobs into lines by all but their seed. The labels leave out axes with a single value."""
+    by_key: dict[tuple[str, ...], Line] = {}
     for job in jobs:
         shown = [short(axis, value) for axis, value in job.axes.items() if axis != "seed" and len(spec.axes[axis]) > 1]
         words = [job.arm, *([job.stage] if len(spec.arms[job.arm].stages) > 1 else []), *shown]
-        made.setdefault((job.arm, job.stage, *shown), Line(" ".join(words), [])).jobs.append(job)
-    return list(made.values())
+        by_key.setdefault((job.arm, job.stage, *shown), Line(" ".join(words), [])).jobs.append(job)
+    return list(by_key.values())
 
 
 def jobs(
     graph: Graph, spec: Spec, console: Console, predicted: Sequence[Prediction] = (), site: Site | None = None, all_jobs: bool = False
 ) -> None:  # fmt: skip
-    """The Runs of the sweep, a line for those that differ in their seed alone or for each, with the sums of their predicted costs."""
-    of_all = [Line(job.name, [job]) for job in graph.jobs] if all_jobs else lines(graph.jobs, spec)
-    shown = of_all if all_jobs else of_all[:MOST_LINES]
+    """Print the table of a sweep's Runs with their predicted costs: a line per Run with ``all_jobs``, otherwise all seeds together."""
+    all_lines = [Line(job.name, [job]) for job in graph.jobs] if all_jobs else lines(graph.jobs, spec)
+    shown = all_lines if all_jobs else all_lines[:MOST_LINES]
     counts = f"{counted(len(graph.jobs), 'run')} for {counted(len(graph.cells), 'result')}"
     table, costs = Table(title=f"{spec.name}: {counts} ({spec.file})", title_justify="left"), {p.name: p for p in predicted}
-    begun = any(line.state != "new" for line in of_all)
+    begun = any(line.state != "new" for line in all_lines)
     units = _units(site) if site is not None and any(p.gpu_hours for p in predicted) else []
     for column in ("run", "objectives", "runs", "epochs", "starts from", GMACS, "images", "time", *units, "state"):
         table.add_column(column, justify="left" if column in ("run", "objectives", "starts from", "state") else "right")
     for line in shown:
-        known = [costs[job.name] for job in line.jobs if job.name in costs]
-        what = [line.label, line.objectives, "" if all_jobs else str(len(line.jobs)), _each(map(_length, line.jobs))]
-        sums = _sums(known, site, len(units)) if site is not None else [""] * 3
-        table.add_row(*what, _each(map(starts_from, line.jobs)), *sums, line.state if begun else "")
+        predictions = [costs[job.name] for job in line.jobs if job.name in costs]
+        cells = [line.label, line.objectives, "" if all_jobs else str(len(line.jobs)), _each(map(_length, line.jobs))]
+        sums = _sums(predictions, site, len(units)) if site is not None else [""] * 3
+        table.add_row(*cells, _each(map(starts_from, line.jobs)), *sums, line.state if begun else "")
     costly, plain = ("starts from", "kWh", GMACS, "images", "kg CO2e", "GPU-hours"), ("objectives", "epochs")
     print_table(table, console, drop=(*plain, *costly) if all_jobs else (*costly, *plain))
-    if left := of_all[len(shown) :]:
-        more = f"{counted(len(left), 'more line')} ({counted(sum(len(line.jobs) for line in left), 'run')})"
-        console.print(f"... {more}; {ALL_JOBS} prints every run")
+    if hidden := all_lines[len(shown) :]:
+        omitted = f"{counted(len(hidden), 'more line')} ({counted(sum(len(line.jobs) for line in hidden), 'run')})"
+        console.print(f"... {omitted}; {ALL_JOBS} prints every run")
     _not_run(spec, console)
 
 
 def _not_run(spec: Spec, console: Console) -> None:
-    """The arms that have no Runs, and why: a line for each reason."""
+    """Print the arms that have no Runs, and why: a line for each reason."""
     arms_of: dict[str, list[str]] = {}
     for name, arm in spec.arms.items():
         if not arm.stages:
@@ -98,13 +98,13 @@ def _not_run(spec: Spec, console: Console) -> None:
 
 
 def _length(job: Job) -> str:
-    """Of a run, in epochs unless it is cut to fewer steps."""
+    """Return the length of a run in epochs, and its last step if it is cut to fewer steps."""
     steps = job.run.loop.max_steps
     return str(job.run.loop.epochs) if steps is None else f"{job.run.loop.epochs}, to step {steps}"
 
 
 def _sums(predicted: list[Prediction], site: Site, amounts: int) -> list[str]:
-    """Of the runs of a line: multiply-adds per image, images, time and further amounts; empty where none can be predicted."""
+    """Return the cost cells of a line: MACs per image, images, time and ``amounts`` further ones; empty if nothing was predicted."""
     if not predicted:
         return [""] * (3 + amounts)
     images, hours = sum(p.images for p in predicted), sum(p.hours for p in predicted)
@@ -116,14 +116,14 @@ def starts_from(job: Job) -> str:
 
 
 def basis(words: Sequence[str], graph: Graph, launch: Launch, console: Console) -> None:
-    """What the plan rests on: what a job may take of a cluster, and what the command line sets."""
+    """Print what the plan rests on: what each job may take of a cluster, and what the command line sets."""
     arms_of: dict[str, list[str]] = {}
     for job in graph.jobs if launch.executor == "slurm" else ():
         if not job.is_trained:
             arms_of.setdefault(_most(job.resources), []).append(job.arm)
     if arms_of:
-        each = next(iter(arms_of)) if len(arms_of) == 1 else "; ".join(f"{most} ({listed(arms)})" for most, arms in arms_of.items())
-        console.print(f"A job takes at most {each}", soft_wrap=True)
+        requests = next(iter(arms_of)) if len(arms_of) == 1 else "; ".join(f"{most} ({listed(arms)})" for most, arms in arms_of.items())
+        console.print(f"A job takes at most {requests}", soft_wrap=True)
     if launch.executor == "slurm":
         console.print(_report(len(graph.jobs), launch.site), soft_wrap=True)
     if words:
@@ -131,30 +131,30 @@ def basis(words: Sequence[str], graph: Graph, launch: Launch, console: Console) 
 
 
 def _report(runs: int, site: Site) -> str:
-    """What the job that makes the report asks for."""
+    """Return a line on what the job that makes the report requests."""
     time = site.report.get("time") or str(sbatch.report_min(runs, limits.report_limit_min(site) if cluster.answers() else None))
     options = "".join(f", {name}={value}" for name, value in site.report.items() if name != "time")
     return f"A job of 1 CPU and at most {time}{' min' if time.isdecimal() else ''}{options} makes the report when all others have ended"
 
 
 def _most(resources: Resources) -> str:
-    """In words: 12 hours on 1 GPU."""
+    """Return a request of resources in words, such as 12 hours on 1 GPU."""
     nodes = f"{counted(resources.nodes, 'node')} of " if resources.nodes > 1 else ""
     gpus = counted(resources.gpus_per_node, "GPU") if resources.gpus_per_node else counted(resources.cpus_per_gpu, "CPU")
     return f"{counted(resources.hours, 'hour')} on {nodes}{gpus}"
 
 
 def runs(graph: Graph, console: Console) -> None:
-    """The fields of every Run that are not the defaults: shared ones once, then those of each Run."""
+    """Print the fields of all Runs that differ from the defaults: first the shared ones, then those of each Run."""
     defaults = dotted(dataclasses.asdict(Run()))
-    unset = object()  # null is a value
+    unset = object()  # not None, which is a possible value
     fields = {job.name: {k: v for k, v in dotted(dataclasses.asdict(job.run)).items() if defaults.get(k, unset) != v} for job in graph.jobs}
     first, *rest = fields.values()
     shared = {k: v for k, v in first.items() if all(k in other and other[k] == v for other in rest)}
     _print_fields("every run", shared, console)
     for name, set_fields in fields.items():
-        if different := {k: v for k, v in set_fields.items() if k not in shared}:
-            _print_fields(name, different, console)
+        if own_fields := {k: v for k, v in set_fields.items() if k not in shared}:
+            _print_fields(name, own_fields, console)
 
 
 def _print_fields(title: str, fields: dict[str, Any], console: Console) -> None:
@@ -163,6 +163,7 @@ def _print_fields(title: str, fields: dict[str, Any], console: Console) -> None:
 
 
 def state(job: Job) -> str:
+    """Return the state of a run before the submission: done, failed before, to evaluate, begun or new."""
     if job.is_done:
         return "done"
     if error_of(job.folder) is not None:
@@ -173,23 +174,23 @@ def state(job: Job) -> str:
 
 
 def summary(graph: Graph, predicted: list[Prediction], launch: Launch) -> Iterator[str]:
-    """The totals of a dry run, in lines: what is to be done, its cost, and how much of the cluster it may take at once."""
+    """Yield the lines of a dry run's totals: what is to be done, its cost, and how much of the cluster it may take at once."""
     todo, site = [job for job in graph.jobs if not job.is_trained], launch.site
     to_evaluate = sum(job.is_trained and not job.is_done for job in graph.jobs)
-    begins = f"{launch.sweep.name}: {len(todo)} of {counted(len(graph.jobs), 'run')} to be done"
-    begins += f", and {counted(to_evaluate, 'trained one')} to be evaluated (not predicted)" if to_evaluate else ""
+    headline = f"{launch.sweep.name}: {len(todo)} of {counted(len(graph.jobs), 'run')} to be done"
+    headline += f", and {counted(to_evaluate, 'trained one')} to be evaluated (not predicted)" if to_evaluate else ""
     unpredicted = len(todo) - len(predicted)
     left_out = f"; {unpredicted} cannot be predicted until their shards are built" if unpredicted else ""
     if not predicted:
-        yield begins + left_out
+        yield headline + left_out
         return
     on_gpu = any(p.gpu_hours for p in predicted)
-    unknown = sum(p.energy_kwh is None for p in predicted)  # of runs on CPUs
+    unknown = sum(p.energy_kwh is None for p in predicted)  # number of runs on CPUs without a measured energy
     shown = ", ".join(
         f"{total} {unit}" for total, unit in zip(_totals(predicted, site), _units(site), strict=True) if on_gpu or total != "0"
     )
     on_cpus = "no GPU-hours, they run on CPUs" + ("" if unknown else f"; {shown}")
-    yield f"{begins}; predicted for {len(predicted)}: {shown if on_gpu else on_cpus}{left_out}"
+    yield f"{headline}; predicted for {len(predicted)}: {shown if on_gpu else on_cpus}{left_out}"
     yield _duration(graph, todo, predicted, launch)
     for basis, number in Counter(p.basis for p in predicted).items():
         yield f"Throughput of {counted(number, 'run')}: {basis}"
@@ -209,12 +210,12 @@ def summary(graph: Graph, predicted: list[Prediction], launch: Launch) -> Iterat
 def _duration(graph: Graph, todo: list[Job], predicted: list[Prediction], launch: Launch) -> str:
     if launch.executor == "local":
         width = len(slots(graph.jobs, launch))
-        how = f"{width} runs side by side" if width > 1 else "One run at a time"
-        return f"{how}: {duration(3600 * hours_here(graph, predicted, width))} from start to end"
-    gpus, limits = most_gpus(graph), {job.name: job.resources.hours for job in todo}
+        mode = f"{width} runs side by side" if width > 1 else "One run at a time"
+        return f"{mode}: {duration(3600 * hours_here(graph, predicted, width))} from start to end"
+    gpus, limit_hours = most_gpus(graph), {job.name: job.resources.hours for job in todo}
     longest, chain = (duration(3600 * hours) for hours in (max(p.hours for p in predicted), longest_chain_hours(graph, predicted)))
-    late = sum(p.hours > limits[p.name] for p in predicted)
-    requeued = f"; longer than resources.hours for {counted(late, 'run')}, which will be requeued and continued" if late else ""
+    n_late = sum(p.hours > limit_hours[p.name] for p in predicted)
+    requeued = f"; longer than resources.hours for {counted(n_late, 'run')}, which will be requeued and continued" if n_late else ""
     throttled = f"; {launch.site.max_parallel} jobs of each array at a time" if launch.site.max_parallel else ""
     ends = f"{longest} for the longest run, {chain} for the longest chain of runs{requeued}"
     return f"At most {counted(gpus, 'GPU')} at once{throttled}; {ends}"
@@ -225,7 +226,7 @@ def _units(site: Site) -> list[str]:
 
 
 def _totals(predicted: Sequence[Prediction], site: Site) -> list[str]:
-    """One for each of `_units`; what is not known counts as 0."""
+    """Return the total for each of `_units`; unknown amounts count as 0."""
     amounts = [[p.gpu_hours, p.energy_kwh or 0.0, p.co2e_kg or 0.0, p.money] for p in predicted]
     totals = [sum(values) for values in zip(*amounts, strict=True)][: len(_units(site))]
     return [f"{total:,.0f}" if total >= 1000 else f"{total:.3g}" for total in totals]

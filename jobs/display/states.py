@@ -20,10 +20,10 @@ from vitssl.sweep_folder import SWEEP
 
 ENDED = ("done", "failed", "cancelled", "unreadable")
 HOW = {"failed": "failed", "cancelled": "was cancelled"}
-GONE = (*ENDED, "stopped", "not begun")  # nothing happens any more by itself
-HANGS_S = 180  # after its last word; a job ends a minute after its run is done
-WITHOUT_PROGRESS = re.compile(r"restart \d|held: ")  # as `batch.sh` writes of such restarts
-EXIT_CODE = re.compile(r"exit code -?\d+")  # all that is known of the end of a process which left no reason
+GONE = (*ENDED, "stopped", "not begun")  # states in which nothing more happens by itself
+HANGS_S = 180  # after a run's last record, until its job counts as hanging; normally it ends a minute after the run is done
+WITHOUT_PROGRESS = re.compile(r"restart \d|held: ")  # how `batch.sh` begins its comments on restarts without progress
+EXIT_CODE = re.compile(r"exit code -?\d+")  # in errors that give no other reason
 
 
 @dataclass
@@ -36,46 +36,46 @@ class Status:
     epoch: float | None = None
     progress: float | None = None  # share of the steps done
     left_s: float | None = None
-    score: str = ""  # by the sweep's metric; where that is not known another one, with its name
+    score: str = ""  # by the sweep's metric; if that is not known, by another one, with its name
     job_id: str | None = None
     error: str | None = None
-    attempts: int = 0  # at training it, so far
-    lost_kwh: float = 0.0  # of steps that were trained again, because a kill lost them
+    attempts: int = 0  # number of attempts to train it so far
+    lost_kwh: float = 0.0  # energy of steps that a kill lost, and that were trained again
 
 
 @dataclass
 class Picture:
-    """A sweep at one moment."""
+    """The states of a sweep's runs, and its jobs in SLURM's queue, at one moment."""
 
     statuses: list[Status] = field(default_factory=list)
-    queue: dict[Path, cluster.Entry] = field(default_factory=dict)  # of the runs' folders and the sweep's, whose job is the report's
-    note: str = ""  # where SLURM does not answer
-    damaged: dict[Path, str] = field(default_factory=dict)  # folders of which it is unknown whether they are in the queue, and why
+    queue: dict[Path, cluster.Entry] = field(default_factory=dict)  # by folder, of the runs and the sweep, whose job makes the report
+    note: str = ""  # if SLURM does not answer, or the sweep's record is damaged
+    damaged: dict[Path, str] = field(default_factory=dict)  # {folder: problem} for which it is unknown whether they are in the queue
 
     def of(self, folder: Path) -> Status:
-        """The state of a run."""
+        """Return the state of the run in ``folder``."""
         return next(s for s in self.statuses if s.name == folder.name)
 
     def ended(self, sweep: Path) -> bool:
-        """Does nothing happen any more by itself? The job of a run that is over may not have ended."""
-        if sweep_folder.running(sweep) is not None:  # this machine trains, evaluates, or makes the report
+        """Whether nothing more happens by itself. Jobs of runs that are over are ignored, even if they have not ended."""
+        if sweep_folder.running(sweep) is not None:  # a process of this machine trains, evaluates or makes the report
             return False
         jobs = {folder: entry for folder, entry in self.queue.items() if folder == sweep or not is_over(self, folder)}
-        left = {s.name for s in self.statuses if s.state not in GONE}
-        return left <= {folder.name for folder in jobs} and cluster.stands_still(jobs.values())
+        unfinished = {s.name for s in self.statuses if s.state not in GONE}
+        return unfinished <= {folder.name for folder in jobs} and cluster.stands_still(jobs.values())
 
 
 def look(sweep: Path, only: Path | None = None) -> Picture:
-    """A sweep as it is now, or ``only`` one run of it, and what that starts from.
+    """Return the present state of a sweep or, with ``only``, of one run and its ancestors.
 
     If SLURM does not answer, runs that were submitted are "unknown", unless their folders show that they are done.
 
     Raises:
         ConfigError: the folder is not a sweep's.
     """
-    asked_for, before = runs_of(sweep)
-    looked_at = {*asked_for, *before, sweep} if only is None else line_of(only)
-    known = [folder for folder in (*asked_for, *before, sweep) if folder in looked_at]
+    current, earlier = runs_of(sweep)
+    examined = {*current, *earlier, sweep} if only is None else line_of(only)
+    known = [folder for folder in (*current, *earlier, sweep) if folder in examined]
     picture = Picture(damaged=cluster.damaged(known))
     folders = [folder for folder in known if folder not in picture.damaged]
     try:
@@ -85,16 +85,16 @@ def look(sweep: Path, only: Path | None = None) -> Picture:
         picture.queue = {folder: cluster.Entry("unknown") for folder in folders if (folder / SLURM_JOB).exists()}
     if sweep in picture.damaged:
         picture.note = "; ".join(filter(None, [picture.note, picture.damaged[sweep]]))
-    there = picture.queue.keys() | picture.damaged.keys() | {only}
-    here, metric = sweep_folder.running(sweep), read_json(sweep / SWEEP).get("metric", "top1")
-    shown = asked_for | {folder: stage for folder, stage in before.items() if folder in there}
-    picture.statuses = [_readable(folder, stage, picture.queue, here, metric) for folder, stage in shown.items() if folder in looked_at]
+    relevant = picture.queue.keys() | picture.damaged.keys() | {only}
+    pid, metric = sweep_folder.running(sweep), read_json(sweep / SWEEP).get("metric", "top1")
+    shown = current | {folder: stage for folder, stage in earlier.items() if folder in relevant}
+    picture.statuses = [_readable(folder, stage, picture.queue, pid, metric) for folder, stage in shown.items() if folder in examined]
     _cancelled_with_parents(sweep, picture.statuses)
     return picture
 
 
 def is_over(picture: Picture, folder: Path) -> bool:
-    """Does nothing happen any more to a run by itself? One that is trained may be evaluated now."""
+    """Whether nothing more happens to a run by itself; something does if a trained run is still being evaluated."""
     status = picture.of(folder)
     if status.state != "done":
         return status.state in GONE
@@ -103,7 +103,7 @@ def is_over(picture: Picture, folder: Path) -> bool:
 
 
 def _cancelled_with_parents(sweep: Path, statuses: list[Status]) -> None:
-    """Say of jobs that SLURM dropped, because what they start from did not succeed, that they were, and of whom; parents come first."""
+    """Mark runs as cancelled, and say why, if SLURM dropped their job because a parent failed or was cancelled. Parents come first."""
     states = {s.name: s for s in statuses}
     for s in statuses:
         if s.state != "not begun" or not (sweep / s.name / SLURM_JOB).exists():
@@ -114,7 +114,7 @@ def _cancelled_with_parents(sweep: Path, statuses: list[Status]) -> None:
 
 
 def _readable(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: int | None, metric: str) -> Status:
-    """The state of a run; of one with a damaged record which record that is."""
+    """Return the status of a run; if one of its records is damaged, it is "unreadable", with the record as its error."""
     try:
         return _status(folder, stage, waiting, here, metric)
     except ConfigError as error:
@@ -136,40 +136,42 @@ def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: 
     if status.state == "done" and entry is not None and entry.state == "RUNNING" and _hangs(folder):
         status.error = f"done, but its job has not ended: scancel {job_id}"
     events = read_events(folder / "metrics.jsonl")
-    at_end = {name: entry["metrics"] for name, entry in read_json(folder / EVALS).items()}
-    status.score = _score([at_end, *(event for event in reversed(events) if event["event"] == "eval")], metric)
+    final = {name: entry["metrics"] for name, entry in read_json(folder / EVALS).items()}
+    status.score = _score([final, *(event for event in reversed(events) if event["event"] == "eval")], metric)
     _estimate(status, events)
     status.lost_kwh = lost_kwh(events, [read_json(record) for record in sorted(folder.glob("emissions-*.json"))])
-    for name in ("job.json", DONE):  # which starting it, and the time left, depend on
+    for name in ("job.json", DONE):  # raise an error if these are damaged: starting the run, and the time left, depend on them
         read_json(folder / name)
     return status
 
 
 def _score(evaluations: list[dict[str, Any]], metric: str) -> str:
-    """The sweep's metric in the first of the evaluations that has it; where none does, the first one of the test split, or of the first
-    evaluator, with its name; empty where there is none."""
+    """Return the sweep's metric, as text, from the first of ``evaluations`` that has it.
+
+    If none has it, return the first metric of the test split or else of the first evaluator, with its name; empty if there is none.
+    """
     evaluator, key = metric_parts(metric)
     for evaluation in evaluations:
         if key in (evaluation.get(evaluator) or {}):
             return f"{evaluation[evaluator][key]:.2f}"
     newest = next((evaluation for evaluation in evaluations if "test" in evaluation), next(filter(None, evaluations), {}))
-    found = {name: metrics for name, metrics in newest.items() if isinstance(metrics, dict) and metrics}
-    if not found:
+    measured = {name: metrics for name, metrics in newest.items() if isinstance(metrics, dict) and metrics}
+    if not measured:
         return ""
-    name = "test" if "test" in found else next(iter(found))
-    other, value = next(iter(found[name].items()))
-    of = [part for part in (name if name != evaluator else "", other if other != key else "") if part]
-    return f"{value:.2f}" + (f" ({' '.join(of)})" if of else "")
+    name = "test" if "test" in measured else next(iter(measured))
+    other_key, value = next(iter(measured[name].items()))
+    qualifiers = [part for part in (name if name != evaluator else "", other_key if other_key != key else "") if part]
+    return f"{value:.2f}" + (f" ({' '.join(qualifiers)})" if qualifiers else "")
 
 
 def _hangs(folder: Path) -> bool:
-    """Should the job of a trained run have ended by now (batch.sh)? It may evaluate it, too."""
-    wrote = max(path.stat().st_mtime for path in (folder / DONE, folder / EVALS) if path.exists())
-    return time.time() - wrote > HANGS_S and not to_evaluate(folder, load(folder))
+    """Whether the job of a trained run, with nothing left to evaluate, should have ended by now (batch.sh)."""
+    last_written = max(path.stat().st_mtime for path in (folder / DONE, folder / EVALS) if path.exists())
+    return time.time() - last_written > HANGS_S and not to_evaluate(folder, load(folder))
 
 
 def _left_behind(folder: Path, job_id: str) -> str | None:
-    """Of a run whose job SLURM cancelled because the job before it did not end well, although what it starts from is done."""
+    """Return an error if SLURM cancelled a run's job because the job before it ended badly, although the parents are done; else None."""
     parents = parents_of(folder)
     if not parents or not all(map(is_trained, parents)):
         return None
@@ -192,7 +194,7 @@ def _state(folder: Path, queued: cluster.Entry | None, here: int | None) -> str:
 
 
 def _estimate(status: Status, events: list[dict[str, Any]]) -> None:
-    """Set the progress of the last step, and the time left at the pace of the last attempt."""
+    """Set the attempts, the progress at the last step, and the time left at the pace of the last attempt."""
     starts = [event for event in events if event["event"] == "start"]
     if not starts:
         return
@@ -201,7 +203,7 @@ def _estimate(status: Status, events: list[dict[str, Any]]) -> None:
     status.progress = last["step"] / total
     if "steps_per_epoch" in first:
         status.epoch = last["step"] / first["steps_per_epoch"]
-    if status.epoch is not None and "epochs" in first:  # the last batch may hold images of one more, which counts as none
+    if status.epoch is not None and "epochs" in first:  # the last batch may reach into one more epoch, which does not count
         status.epoch = min(status.epoch, first["epochs"])
     done = last["step"] - first["step"]
     if status.state == "running" and done > 0:

@@ -12,8 +12,11 @@ from vitssl.words import listed
 
 
 def print_table(table: Table, console: Console, drop: Sequence[str] = ()) -> None:
-    """Print a table with as many columns as fit the terminal, or the 80 columns of a pipe: without those that are empty, and then without
-    those of ``drop``, the first one first. What is too wide even so wraps whole lines rather than the names of runs."""
+    """Print a table with as many columns as fit the terminal, or the 80 columns of a pipe.
+
+    Empty columns are left out, and then those of ``drop``, in this order, until the table fits. If it is still too wide, whole lines wrap
+    rather than the names of runs.
+    """
     columns = [column for column in table.columns if not table.row_count or any(column.cells)]
     left_out: list[str] = []
     needed = _width(_of_columns(table, columns))
@@ -29,13 +32,13 @@ def print_table(table: Table, console: Console, drop: Sequence[str] = ()) -> Non
 
 
 def fits(table: Table, console: Console, without: Sequence[str] = ()) -> bool:
-    """Does a table fit the terminal, but for its empty columns and those of ``without``?"""
+    """Whether a table fits the terminal without its empty columns and those of ``without``."""
     columns = [column for column in table.columns if any(column.cells) and column.header not in without]
     return _width(_of_columns(table, columns)) <= console.width
 
 
 def _of_columns(table: Table, columns: Sequence[Column]) -> Table:
-    """A table of some of the columns."""
+    """Return a copy of ``table`` with some of its columns."""
     narrow = Table(title=table.title, title_justify=table.title_justify)
     for column in columns:
         narrow.add_column(column.header, justify=column.justify)

@@ -1,4 +1,4 @@
-"""`--greenest-within 24h`: the runs begin when the grid is expected to be greenest, and what that saves is said, before and afterwards."""
+"""The option `--greenest-within 24h`: start the runs when the grid is expected to be greenest, and state what that saves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,14 @@ UNITS_S = {"m": 60, "h": 3600, "d": 86400}
 
 @dataclass(frozen=True)
 class Start:
-    """When the runs of a submission begin; all times in seconds since 1970, mean intensities in kg CO2e per kWh."""
+    """When the runs of a submission begin. Times are in seconds since 1970, mean carbon intensities in kg CO2e per kWh.
+
+    Attributes:
+        asked: the time of the submission.
+        begin: the time at which the runs begin.
+        at_once: the mean intensity if they began at ``asked``.
+        then: the mean intensity if they begin at ``begin``.
+    """
 
     asked: float
     begin: float
@@ -34,14 +41,14 @@ class Start:
         now, begin = datetime.fromtimestamp(self.asked), datetime.fromtimestamp(self.begin)
         if self.begin == self.asked:
             return f"Now is the greenest time to start: {1000 * self.at_once:.0f} g CO2e/kWh on average while it runs"
-        at = f"{begin:%H:%M}" if begin.date() == now.date() else f"{begin:%Y-%m-%d %H:%M}"
+        moment = f"{begin:%H:%M}" if begin.date() == now.date() else f"{begin:%Y-%m-%d %H:%M}"
         saved = f"{100 * (1 - self.then / self.at_once):.0f} % less CO2e" if self.at_once else "no less CO2e"
         means = f"{1000 * self.then:.0f} instead of {1000 * self.at_once:.0f} g/kWh on average"
-        return f"Starts at {at}, in {duration(self.begin - self.asked)}, when the grid is greenest: {means}, {saved} than starting now"
+        return f"Starts at {moment}, in {duration(self.begin - self.asked)}, when the grid is greenest: {means}, {saved} than starting now"
 
 
 def seconds(text: str) -> float:
-    """A time as it is typed."""
+    """Return the seconds of a time such as 24h, 90m or 2d."""
     match = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([mhd])", text)
     if not match:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a time such as 24h, 90m or 2d")
@@ -52,7 +59,11 @@ def seconds(text: str) -> float:
 
 
 def find(within_s: float, graph: Graph, predictions: list[Prediction], launch: Launch) -> Start:
-    """The beginning, not later than in so many seconds, from which the longest chain of runs meets the lowest mean intensity."""
+    """Return the start within ``within_s`` seconds that gives the longest chain of runs the lowest mean carbon intensity.
+
+    Raises:
+        ConfigError: the runs are local, the site has no file of intensities, or sets when jobs begin.
+    """
     if launch.executor != "slurm":
         raise ConfigError("local runs start at once; only SLURM can wait (--executor slurm)", OPTION, CLI)
     if launch.site.intensity_csv is None:
@@ -65,7 +76,7 @@ def find(within_s: float, graph: Graph, predictions: list[Prediction], launch: L
 
 
 def apply(start: Start, launch: Launch) -> None:
-    """Have SLURM wait, and the report know."""
+    """Make SLURM start the runs at ``start``, and record it in ``launch`` for the report."""
     launch.start = asdict(start)
     if start.begin > start.asked:
         launch.site.additional["begin"] = f"{datetime.fromtimestamp(start.begin):%Y-%m-%dT%H:%M:%S}"

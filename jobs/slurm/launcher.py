@@ -1,6 +1,6 @@
-"""The SLURM executor: arrays of equal jobs through submitit, chained by dependencies, a report at the end.
+"""The SLURM executor: arrays of equal jobs through submitit, chained by dependencies, with a report at the end.
 
-A sweep that has more jobs than SLURM takes at once is queued in parts: a job that follows the first array of each (`Rest`) queues the next.
+A sweep with more jobs than SLURM takes at once is queued in parts: after the first array of each part, a job (`Rest`) queues the next part.
 
 Every array element runs `jobs.node.Node` once per node. A trap in the batch script (`batch.sh`) puts a job that was stopped or killed
 back into the queue.
@@ -30,27 +30,27 @@ from vitssl.config import ConfigError
 from vitssl.run_folder import CANCELLED, SLURM_JOB, error_of
 from vitssl.words import counted
 
-ASKS_AGAIN_S = 5.0  # of a controller that does not answer
+ASKS_AGAIN_S = 5.0  # pause before a controller that does not answer is asked again
 
 
 @dataclass
 class Array:
-    """Jobs of equal resources that start together, and what they wait for."""
+    """A job array: jobs of equal resources with the same dependency, and the executor that submits them."""
 
     jobs: list[Job]
     executor: sbatch.Executor
 
     @property
     def id(self) -> str:
-        """SLURM's, without an index; empty until it is queued."""
+        """SLURM's id of the array, without an index; empty until it is queued."""
         return self.executor.job_id
 
 
 def run(graph: Graph, launch: Launch, console: Console) -> None:
-    """Queue every job that is neither done nor queued, as many as SLURM takes at once, and what follows them: the rest, or the report.
+    """Queue the jobs that are neither done nor queued, as many as SLURM takes at once, and a job that queues the rest or makes the report.
 
     Raises:
-        ConfigError: SLURM refused a job, and nothing from this submission remains queued.
+        ConfigError: SLURM refused a job; nothing from this submission remains queued, unless the message says so.
     """
     in_queue = cluster.settled(job.folder for job in graph.jobs if not job.is_done)
     _take_out_what_waits_in_vain(graph, in_queue)
@@ -59,69 +59,72 @@ def run(graph: Graph, launch: Launch, console: Console) -> None:
         cluster.go_on(folder)
     todo = [job for job in graph.jobs if not job.is_done and job.folder not in in_queue]
     if _only_room_is_missing(todo, launch):
-        arrays, last = [], cluster.job_id(launch.sweep)
+        arrays, last_job = [], cluster.job_id(launch.sweep)
     else:
         room = preflight.check(todo, launch)
         for job in todo:
             write_run(job, launch)
             (job.folder / SLURM_JOB).unlink(missing_ok=True)
-        arrays, last = _queue(graph, todo, room, launch)
+        arrays, last_job = _queue(graph, todo, room, launch)
     done, queued = sum(job.is_done for job in graph.jobs), sum(len(array.jobs) for array in arrays)
-    listed = ", ".join(f"{a.id} ({a.jobs[0].arm} {a.jobs[0].stage} x {len(a.jobs)})" for a in arrays) or "none"
+    names = ", ".join(f"{a.id} ({a.jobs[0].arm} {a.jobs[0].stage} x {len(a.jobs)})" for a in arrays) or "none"
     released = f", of which {len(held)} held: released" if held else ""
-    submitted = f"{queued} submitted in {counted(len(arrays), 'array')}: {listed}"
+    submitted = f"{queued} submitted in {counted(len(arrays), 'array')}: {names}"
     console.print(f"{done} already done, {len(in_queue)} already in the queue{released}, {submitted}")
-    if left := len(todo) - queued:
-        wait = f"{counted(left, 'run')} {'wait' if left > 1 else 'waits'}: job {last} queues them when there is room"
+    if n_left := len(todo) - queued:
+        wait = f"{counted(n_left, 'run')} {'wait' if n_left > 1 else 'waits'}: job {last_job} queues them when there is room"
         console.print(f"{wait}; the last such job makes the report", soft_wrap=True)
-    by = "" if left else f"job {last}, "
-    console.print(f"Report: {by}{launch.sweep / 'report'}", soft_wrap=True)
+    maker = "" if n_left else f"job {last_job}, "
+    console.print(f"Report: {maker}{launch.sweep / 'report'}", soft_wrap=True)
     console.print(f"Follow it with: {status_command(launch.sweep)}", soft_wrap=True)
 
 
 def _only_room_is_missing(todo: list[Job], launch: Launch) -> bool:
-    """Does SLURM take no job now, and none is needed? What is to be done is queued by a job that is there, or that job makes the report."""
-    follows = cluster.queued([launch.sweep]).get(launch.sweep)
-    if follows is None or follows.state != "PENDING" or not follows.is_mine:
+    """Whether SLURM takes no job now, but none is needed: a pending job of this user will queue all of ``todo``, or make the report."""
+    entry = cluster.queued([launch.sweep]).get(launch.sweep)
+    if entry is None or entry.state != "PENDING" or not entry.is_mine:
         return False
-    later = yet_to_queue(launch.sweep, (job.folder for job in todo))
-    return all(job.folder in later for job in todo) and limits.room(launch.site).room < 1
+    unqueued = yet_to_queue(launch.sweep, (job.folder for job in todo))
+    return all(job.folder in unqueued for job in todo) and limits.room(launch.site).room < 1
 
 
 def _take_out_what_waits_in_vain(graph: Graph, in_queue: dict[Path, cluster.Entry]) -> None:
-    """Cancel jobs that wait for one that has ended without its run being trained, as SLURM itself does, but at a time of its own."""
-    vain: list[Path] = []
+    """Cancel queued jobs that wait for a run that ended untrained, and remove them from ``in_queue``. SLURM itself does so only later."""
+    doomed: list[Path] = []
     waiting = [job for job in graph.jobs if job.folder in in_queue]
     lost = _lost(parent for job in waiting for parent in job.parents if parent.folder not in in_queue)
-    for job in graph.jobs:  # parents come first: whose parent is taken out follows it
+    for job in graph.jobs:  # parents come first, so the children of a cancelled job are cancelled too
         if (
-            any(parent.folder in lost or parent.folder in vain for parent in job.parents)
+            any(parent.folder in lost or parent.folder in doomed for parent in job.parents)
             and job.folder in in_queue
             and in_queue[job.folder].state in ("PENDING", "HELD")
         ):
             del in_queue[job.folder]
-            vain.append(job.folder)
-    if vain:
-        cluster.output("scancel", *(cluster.job_id(folder) for folder in vain))
+            doomed.append(job.folder)
+    if doomed:
+        cluster.output("scancel", *(cluster.job_id(folder) for folder in doomed))
 
 
 def _let_go_what_waits_for_nothing(graph: Graph, in_queue: dict[Path, cluster.Entry], launch: Launch) -> None:
-    """Jobs that wait for a job, though the run that they start from is done: where SLURM has lost sight of a step, that job never ends."""
-    behind = ",".join(filter(None, sbatch.behind(launch.site)))
+    """Release jobs that wait for a job whose run is already done: if SLURM has lost track of its step, that job never ends."""
+    dependency = ",".join(filter(None, sbatch.behind(launch.site)))
     for job in (job for job in graph.jobs if job.folder in in_queue and in_queue[job.folder].reason == "Dependency"):
         if job.parents and all(parent.is_trained for parent in job.parents):
-            cluster.output("scontrol", "update", f"jobid={cluster.job_id(job.folder)}", f"dependency={behind}")
+            cluster.output("scontrol", "update", f"jobid={cluster.job_id(job.folder)}", f"dependency={dependency}")
 
 
 def _lost(parents: Iterable[Job]) -> set[Path]:
-    """The folders of those of these runs, none in the queue, that are not trained; where nothing says why, `done.json` may be seen late."""
+    """Return the folders of ``parents``, none of which is in the queue, that are not trained and will not be.
+
+    Folders that do not say why are looked at again for some time, since NFS may show `done.json` late.
+    """
     folders = {parent.folder for parent in parents if not parent.is_trained}
-    told = {folder for folder in folders if error_of(folder) or (folder / CANCELLED).exists() or cluster.job_id(folder) is None}
-    return told | not_done(folders - told)
+    explained = {folder for folder in folders if error_of(folder) or (folder / CANCELLED).exists() or cluster.job_id(folder) is None}
+    return explained | not_done(folders - explained)
 
 
 def check(graph: Graph, launch: Launch) -> None:
-    """What `run` would refuse, for a dry run."""
+    """Raise the errors that `run` would raise before it queues anything, for a dry run."""
     todo = [job for job in graph.jobs if not job.is_done]
     in_queue = cluster.queued(job.folder for job in todo)
     todo = [job for job in todo if job.folder not in in_queue]
@@ -131,10 +134,10 @@ def check(graph: Graph, launch: Launch) -> None:
 
 @dataclass
 class Rest:
-    """The job after a part of a sweep that is larger than SLURM's queue: it queues the next part, and what follows that.
+    """The job that follows a part of a sweep larger than SLURM's queue, and queues the next part and the job that follows that.
 
-    Each part takes runs from those left, none twice: what fails does not come back, and the last part ends with the report. What
-    `jobs/cancel.py` has named in the meantime is left out.
+    Each run is queued once, so a failed run does not come back. Runs that `jobs/cancel.py` has named in the meantime are left out. The last
+    part ends with the report.
     """
 
     graph: Graph
@@ -142,12 +145,12 @@ class Rest:
     launch: Launch
 
     def __call__(self) -> None:
-        """Queue the next part, or go back into the queue.
+        """Queue the next part, or put this job back into the queue.
 
-        That is where SLURM has no room for one yet, does not answer or ends this job's time; and where a person submits the sweep now, who
-        may yet be refused or stop.
+        It goes back if SLURM has no room for a part yet, does not answer, or is about to end this job. It also does while a person submits
+        the sweep, since that submission may still be refused or stopped.
         """
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # cancelled: what is queued by then is taken back
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # if this job is cancelled, what it has queued is taken back
         signal.signal(signal.SIGUSR2, _out_of_time)
         job = os.environ["SLURM_JOB_ID"]
         try:
@@ -159,19 +162,19 @@ class Rest:
         _requeue(job)
 
     def _ends(self, job: str) -> bool:
-        """Queue the next part, if there is room for one. False: there was none."""
+        """Queue the next part if there is room for one. Return whether this job is no longer needed; False if there was no room."""
         sweep = self.launch.sweep
         if cluster.job_id(sweep) != job:
-            return True  # somebody has submitted the sweep again, all of it
+            return True  # somebody has submitted the whole sweep again
         room = limits.room(self.launch.site).room - 1
-        if room > 0:  # this job may have been ended while it queued runs, and those may have failed by now
-            later = yet_to_queue(sweep, (job.folder for job in self.left))
-            _queue(self.graph, [job for job in self.left if job.folder in later], room, self.launch)
+        if room > 0:  # an earlier attempt of this job may have queued some of the runs, which may have failed by now
+            unqueued = yet_to_queue(sweep, (job.folder for job in self.left))
+            _queue(self.graph, [job for job in self.left if job.folder in unqueued], room, self.launch)
         return room > 0
 
 
 class OutOfTime(KeyboardInterrupt):
-    """SLURM ends this job soon; what it has queued of a part is taken back, as if a person had ended it."""
+    """Raised when SLURM is about to end this job. What it has queued of a part is taken back, as if a person had interrupted it."""
 
 
 def _out_of_time(number: int, frame: Any) -> None:
@@ -179,7 +182,7 @@ def _out_of_time(number: int, frame: Any) -> None:
 
 
 def _requeue(job: str) -> None:
-    """Put this job back into the queue, however long the controller does not answer: the job's own time bounds that."""
+    """Put this job back into the queue. If the controller does not answer, ask again for as long as the job's own time lasts."""
     while True:
         try:
             cluster.output("scontrol", "requeue", job)
@@ -190,36 +193,43 @@ def _requeue(job: str) -> None:
 
 
 def _queue(graph: Graph, todo: list[Job], room: int, launch: Launch) -> tuple[list[Array], str]:
-    """Queue the first of these jobs, as many as there is room for, and the job that follows, whose id it gives; or none of them."""
+    """Queue the first ``room`` jobs of ``todo``, and the job that follows them: `Rest` if jobs are left, otherwise the report.
+
+    Returns:
+        The queued arrays, and the id of the job that follows.
+
+    Raises:
+        ConfigError: SLURM refused a job, or a file could not be written; the jobs queued so far were taken back.
+    """
     in_queue = cluster.queued(job.folder for job in graph.jobs if not job.is_done)
     queued = {job.identity: cluster.job_id(job.folder) for job in graph.jobs if job.folder in in_queue}  # SLURM's ids
-    part, left = _startable(todo[:room], queued), todo[room:]
+    part, rest = _startable(todo[:room], queued), todo[room:]
     arrays: list[Array] = []
-    last: list[Array] = []  # what follows, once it is begun
+    followers: list[Array] = []  # the job that follows, once its submission has begun
     with sbatch.outside_of_jobs():
         try:
             for jobs in sbatch.arrays_of(part, queued):
                 arrays.append(Array(jobs, sbatch.of_runs(jobs, sbatch.dependency_of(jobs, queued), launch, write=True)))
                 _submit(arrays[-1], queued, launch)
-            if left:
-                first = [arrays[0].id] if arrays else queued.values()  # room for more is there before the last of a part has ended
-                return arrays, _submit_last(Rest(graph, left, launch), "rest", first, last, len(graph.jobs), launch, left=len(left))
+            if rest:
+                after = [arrays[0].id] if arrays else queued.values()  # there is room for more before the last array of a part has ended
+                return arrays, _submit_last(Rest(graph, rest, launch), "rest", after, followers, len(graph.jobs), launch, left=len(rest))
             report = Report(str(launch.sweep), launch.of_report)
-            return arrays, _submit_last(report, "report", queued.values(), last, len(graph.jobs), launch)
-        except OSError as error:  # a full disk, a quota: of what was being written it names no file
-            raise ConfigError(f"{launch.sweep}: {error.strerror}; {_taken_back(arrays + last)}") from None
+            return arrays, _submit_last(report, "report", queued.values(), followers, len(graph.jobs), launch)
+        except OSError as error:  # a full disk or a quota; the error does not name the file
+            raise ConfigError(f"{launch.sweep}: {error.strerror}; {_taken_back(arrays + followers)}") from None
         except (ConfigError, KeyboardInterrupt) as error:
-            said = "; ".join(filter(None, [str(error), _taken_back(arrays + last)]))
-            raise type(error)(said) from None
+            message = "; ".join(filter(None, [str(error), _taken_back(arrays + followers)]))
+            raise type(error)(message) from None
 
 
 def _startable(jobs: list[Job], queued: dict[str, str]) -> list[Job]:
-    """Without those whose parents have failed by now, which are told so."""
+    """Return the ``jobs`` that can still start. For each of the others, record in its folder which of its parents is not done."""
     kept: dict[str, Job] = {}
-    own = {job.identity for job in jobs}
-    lost = _lost(parent for job in jobs for parent in job.parents if parent.identity not in own and parent.identity not in queued)
+    own_ids = {job.identity for job in jobs}
+    lost = _lost(parent for job in jobs for parent in job.parents if parent.identity not in own_ids and parent.identity not in queued)
     for job in jobs:
-        missing = [p for p in job.parents if p.folder in lost or (p.identity in own and p.identity not in kept and not p.is_trained)]
+        missing = [p for p in job.parents if p.folder in lost or (p.identity in own_ids and p.identity not in kept and not p.is_trained)]
         if missing:
             refuse(job.folder, missing[0].folder)
         else:
@@ -231,14 +241,14 @@ def _startable(jobs: list[Job], queued: dict[str, str]) -> list[Job]:
 
 
 def _taken_back(arrays: list[Array]) -> str:
-    """Cancel what was queued of a submission that did not get through; in words what is left of it."""
+    """Cancel the ``arrays`` of a submission that failed midway, and return a sentence on what remains queued."""
     if ids := [array.id for array in arrays if array.id]:
         try:
             cluster.output("scancel", *ids)
         except ConfigError as error:
             return f"already queued, and could not be withdrawn ({error}): cancel with scancel {' '.join(ids)}"
     for job in (job for array in arrays for job in array.jobs):
-        with suppress(OSError):  # a job that it names has gone
+        with suppress(OSError):  # the record names a job that is gone
             (job.folder / SLURM_JOB).unlink()
     return "nothing from this submission remains queued"
 
@@ -253,16 +263,19 @@ def _submit(array: Array, queued: dict[str, str], launch: Launch) -> None:
 def _submit_last(
     task: Callable[[], Any], name: str, after: Iterable[str], begun: list[Array], runs: int, launch: Launch, **facts: Any
 ) -> str:  # fmt: skip
-    """Queue what follows when these jobs have ended, recorded as the sweep's own job with these facts; it is in ``begun`` from then on."""
+    """Queue ``task`` to run when the jobs ``after`` have ended, record it with ``facts`` as the sweep's own job, and return its id.
+
+    Its array is appended to ``begun`` before it is submitted, so that it can be taken back.
+    """
     ids = ":".join(dict.fromkeys(job_id.split("_")[0] for job_id in after))
     executor = sbatch.of_report(launch, name, f"afterany:{ids}" if ids else None, runs, limits.report_limit_min(launch.site))
     begun.append(Array([], executor))
     executor.submit(task)
     entry = cluster.queued([launch.sweep]).get(launch.sweep)
-    if entry is not None and entry.state == "PENDING" and entry.is_mine:  # of an earlier submission: only one is to run
+    if entry is not None and entry.state == "PENDING" and entry.is_mine:  # it is of an earlier submission, and only one may run
         cluster.output("scancel", cluster.job_id(launch.sweep))
     cluster.record(launch.sweep, executor.job_id, **facts)
-    (launch.sweep / CANCELLED).unlink(missing_ok=True)  # which an earlier one of these jobs was
+    (launch.sweep / CANCELLED).unlink(missing_ok=True)  # an earlier job of the sweep itself may have been cancelled
     return executor.job_id
 
 
@@ -274,8 +287,8 @@ def show_scripts(graph: Graph, launch: Launch, console: Console) -> None:
     queued: dict[str, str] = {}
     todo = [job for job in graph.jobs if not job.is_done]
     launch.source = launch.sweep / "source" / "HASH"
-    here = cluster.answers()
-    limit, report_limit = (None, limits.report_limit_min(launch.site)) if here else (1000, None)
+    has_cluster = cluster.answers()
+    limit, report_limit = (None, limits.report_limit_min(launch.site)) if has_cluster else (1000, None)
     for number, jobs in enumerate(sbatch.arrays_of(todo, queued, limit), start=1):
         dependency = sbatch.dependency_of(jobs, queued)
         for index, job in enumerate(jobs):

@@ -1,4 +1,4 @@
-"""How much SLURM takes at once, by its own tables: of a partition, of a user, of the cluster."""
+"""The limits of partitions, of the user and of the whole cluster, as read from SLURM's own tables."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from typing import NamedTuple
 from jobs.slurm import cluster
 from vitssl.config import ConfigError, Site, unknown
 
-SPARED = 0.1  # of the jobs that SLURM holds: other people submit too
+SPARED = 0.1  # share of SLURM's MaxJobCount that is left to other people
 
 
 class Nodes(NamedTuple):
-    """What one node has, of nodes that have the same of everything."""
+    """The resources of each node in a group of identical nodes."""
 
-    gpus: dict[str, int]  # by SLURM's name of the type, which may be empty
+    gpus: dict[str, int]  # {SLURM's name of the type, which may be empty: number}
     cpus: int
     mem_gb: float
 
 
 @dataclass
 class Partition:
-    """A partition's limits; None: it has no such limit."""
+    """The limits of a partition; None stands for no limit."""
 
     name: str
     state: str
     minutes: int | None
-    nodes: int  # of one job
+    nodes: int  # most of one job
     kinds: list[Nodes] = field(default_factory=list)
 
 
 class Limit(NamedTuple):
-    """How many jobs SLURM takes at once, of which these are there."""
+    """A limit on how many jobs SLURM takes at once, and how many of them are in use."""
 
     name: str
     most: int
     used: int
-    spared: int = 0  # that are left to other people
+    spared: int = 0  # jobs of ``most`` that are left to other people
 
     @property
     def room(self) -> int:
@@ -49,7 +49,7 @@ class Limit(NamedTuple):
 
 
 class OfUser(NamedTuple):
-    """What accounting allows this user."""
+    """This user's limits in SLURM's accounting: the minutes of a job, ``whose`` limit that is, and limits on the number of jobs."""
 
     whose: str = ""
     minutes: int | None = None
@@ -57,12 +57,12 @@ class OfUser(NamedTuple):
 
 
 def report_limit_min(site: Site) -> int | None:
-    """The longest that the report's job may take; None: no limit."""
+    """Return the time limit of the report's job in minutes; None if it has no limit."""
     return cluster.time_limit_min(site.report.get("partition", site.partition))
 
 
 def asked(site: Site, name: str) -> str | None:
-    """What the runs ask sbatch for: `additional` wins over a field of its own."""
+    """Return the value of an sbatch option for the runs: `additional` wins over the site's field of the same name."""
     return site.additional.get(name, getattr(site, name))
 
 
@@ -70,16 +70,16 @@ def asked(site: Site, name: str) -> str | None:
 
 
 def partitions(site: Site) -> list[Partition]:
-    """Those that a site's jobs go to: any of several may take one.
+    """Return the partitions of a site's jobs; if there are several, SLURM starts a job in any of them.
 
     Raises:
-        ConfigError: there is none of a name, or no default.
+        ConfigError: a named partition does not exist, or none is named and the cluster has no default.
     """
     return [_partition(table) for table in _named(site)]
 
 
 def _named(site: Site) -> list[dict[str, str]]:
-    """SLURM's tables of them."""
+    """Return SLURM's tables of the partitions of a site's jobs."""
     tables = {table["PartitionName"]: table for table in _tables(cluster.output("scontrol", "-o", "show", "partition"))}
     default = next((name for name, table in tables.items() if table["Default"] == "YES"), None)
     named = asked(site, "partition") or default
@@ -92,19 +92,19 @@ def _named(site: Site) -> list[dict[str, str]]:
 
 
 def _tables(text: str) -> list[dict[str, str]]:
-    """What `scontrol -o show` prints, a line for each."""
+    """Parse the output of `scontrol -o show` into a dict for each line."""
     return [dict(word.split("=", 1) for word in line.split() if "=" in word) for line in text.splitlines()]
 
 
 def _partition(table: dict[str, str]) -> Partition:
     name, total = table["PartitionName"], int(table["TotalNodes"])
-    most = min(total, int(table["MaxNodes"])) if table["MaxNodes"].isdigit() else total
+    max_nodes = min(total, int(table["MaxNodes"])) if table["MaxNodes"].isdigit() else total
     lines = cluster.output("sinfo", "-h", "-e", "-p", name, "-o", "%G|%c|%m").splitlines()
-    return Partition(name, table["State"], cluster.minutes(table["MaxTime"]), most, [_nodes(line) for line in lines])
+    return Partition(name, table["State"], cluster.minutes(table["MaxTime"]), max_nodes, [_nodes(line) for line in lines])
 
 
 def _nodes(line: str) -> Nodes:
-    """From `sinfo -e`, a line for each kind of nodes: gres, CPUs and MB, such as ``gpu:a100:4(S:0-1),gpu:v100:2|64|512000``."""
+    """Parse a line of `sinfo -e`, one per kind of node: gres, CPUs and MB, such as ``gpu:a100:4(S:0-1),gpu:v100:2|64|512000``."""
     gres, cpus, memory = line.split("|")
     gpus: dict[str, int] = {}
     for kind, count in re.findall(r"(?:^|,)gpu:(?:([^:,(]+):)?(\d+)(?=[,(]|$)", gres):
@@ -116,10 +116,10 @@ def _nodes(line: str) -> Nodes:
 
 
 def room(site: Site, user: OfUser | None = None) -> Limit:
-    """The limit that leaves the fewest jobs to submit; SLURM is asked for the user's unless they are given."""
-    most = int(_config()["MaxJobCount"])
-    everybody = Limit("MaxJobCount", most, _count("-t", "all"), round(most * SPARED))
-    return min([everybody, *(user or of_user(site)).limits], key=lambda limit: limit.room)
+    """Return the limit that leaves room for the fewest jobs. Ask SLURM for the user's limits unless ``user`` gives them."""
+    max_jobs = int(_config()["MaxJobCount"])
+    of_cluster = Limit("MaxJobCount", max_jobs, _count("-t", "all"), round(max_jobs * SPARED))
+    return min([of_cluster, *(user or of_user(site)).limits], key=lambda limit: limit.room)
 
 
 def _config() -> dict[str, str]:
@@ -127,7 +127,7 @@ def _config() -> dict[str, str]:
 
 
 def max_array_size() -> int:
-    """How many elements this cluster's arrays may have: the limit is on the index, which starts at 0."""
+    """Return how many elements an array may have on this cluster: MaxArraySize bounds the index, which starts at 0."""
     return int(_config().get("MaxArraySize", 1000))
 
 
@@ -136,23 +136,23 @@ def _count(*words: str) -> int:
 
 
 class Qos(NamedTuple):
-    """What a QOS allows, in sacctmgr's words; empty: nothing is said."""
+    """The limits of a QOS as sacctmgr prints them; empty if not set."""
 
     name: str
-    counted: tuple[str, ...]  # how squeue is asked for its jobs
-    of_user: str = ""  # jobs at once
-    of_all: str = ""
+    counted: tuple[str, ...]  # options of squeue that select its jobs
+    of_user: str = ""  # most jobs of a user at once
+    of_all: str = ""  # most jobs of all users at once
     wall: str = ""
     flags: str = ""
 
 
 def of_user(site: Site) -> OfUser:
-    """From sacctmgr, where this cluster's accounting holds limits; what it does not tell, sbatch refuses.
+    """Return this user's limits by sacctmgr, if the cluster enforces limits. Others show only when sbatch refuses a job.
 
-    Of several limits of a kind the first counts that is set: of the partition's QOS, of the job's, of the user in the account.
+    Of several limits of a kind, the first that is set counts: of the partition's QOS, of the job's QOS, of the user in the account.
 
     Raises:
-        Silent: it does not answer.
+        Silent: SLURM does not answer.
     """
     if not {"limits", "safe"} & set(_config()["AccountingStorageEnforce"].split(",")):
         return OfUser()
@@ -161,31 +161,31 @@ def of_user(site: Site) -> OfUser:
         account = asked(site, "account") or next(iter(_accounting("user", user, "DefaultAccount")), ("",))[0]
         if not account:
             return OfUser()
-        where = _named(site)
-        own, wall, default = _in_account(user, account, {table["PartitionName"] for table in where})
-        by_rank = _by_rank(asked(site, "qos") or default or "normal", where)
+        tables = _named(site)
+        max_submit, wall, default_qos = _in_account(user, account, {table["PartitionName"] for table in tables})
+        by_rank = _by_rank(asked(site, "qos") or default_qos or "normal", tables)
     except cluster.Silent:
         raise
     except ConfigError:
         return OfUser()
-    each = [(f"MaxSubmitJobsPerUser of QOS {qos.name}", qos.of_user, ("--me", *qos.counted)) for qos in by_rank]
-    each.append((f"MaxSubmitJobs of {user} in account {account}", own, ("--me", "-A", account)))
-    of_all = [(f"GrpSubmitJobs of QOS {qos.name}", qos.of_all, qos.counted) for qos in by_rank]
+    per_user = [(f"MaxSubmitJobsPerUser of QOS {qos.name}", qos.of_user, ("--me", *qos.counted)) for qos in by_rank]
+    per_user.append((f"MaxSubmitJobs of {user} in account {account}", max_submit, ("--me", "-A", account)))
+    per_qos = [(f"GrpSubmitJobs of QOS {qos.name}", qos.of_all, qos.counted) for qos in by_rank]
     walls = [*((f"QOS {qos.name}", cluster.minutes(qos.wall)) for qos in by_rank), (f"account {account}", cluster.minutes(wall))]
-    whose, minutes = next((wall for wall in walls if wall[1] is not None), ("", None))
-    return OfUser(whose, minutes, (*_first(each), *_first(of_all)))
+    owner, minutes = next((wall for wall in walls if wall[1] is not None), ("", None))
+    return OfUser(owner, minutes, (*_first(per_user), *_first(per_qos)))
 
 
 def _in_account(user: str, account: str, partitions: set[str]) -> tuple[str, ...]:
-    """What a user may submit, for how long, and the QOS by default; for a partition there may be more to say than for all."""
+    """Return (MaxSubmit, MaxWall, DefaultQOS) of a user in an account; an entry for one of ``partitions`` wins over the general one."""
     columns = "Partition,MaxSubmit,MaxWall,DefaultQOS"
     rows = _accounting("assoc", f"user={user}", f"account={account}", f"cluster={_config()['ClusterName']}", columns)
-    ours = [row for row in rows if row[0] in partitions] or [row for row in rows if not row[0]] or [("", "", "", "")]
-    return ours[0][1:]
+    matching = [row for row in rows if row[0] in partitions] or [row for row in rows if not row[0]] or [("", "", "", "")]
+    return matching[0][1:]
 
 
 def _by_rank(qos: str, where: list[dict[str, str]]) -> list[Qos]:
-    """The QOS of the partitions, if all have the same, and that of the job; the other way round where a flag of the job's says so."""
+    """Return the QOS of the partitions, if all have the same, then the job's QOS ``qos``; reversed if that has the flag OverPartQOS."""
     of_job = _qos(qos, "-q", qos)
     names = {table.get("QoS", "N/A") for table in where}
     if len(names) > 1 or names <= {"N/A", ""}:
@@ -199,12 +199,12 @@ def _qos(name: str, *counted: str) -> Qos:
 
 
 def _accounting(kind: str, *words: str) -> list[tuple[str, ...]]:
-    """What `sacctmgr show` prints of the columns that the last word names."""
-    *which, columns = words
-    lines = cluster.output("sacctmgr", "-n", "-P", "show", kind, *which, f"format={columns}").splitlines()
+    """Return the rows that `sacctmgr show` prints; the last of ``words`` names the columns."""
+    *selection, columns = words
+    lines = cluster.output("sacctmgr", "-n", "-P", "show", kind, *selection, f"format={columns}").splitlines()
     return [tuple(line.split("|")) for line in lines]
 
 
 def _first(limits: list[tuple[str, str, tuple[str, ...]]]) -> list[Limit]:
-    """The first that is set, of (its name, how many, how squeue is asked for those that are there)."""
+    """Return the first of ``limits`` (name, most, options of squeue that select its jobs) that is set, in a list; empty if none is."""
     return [Limit(name, int(most), _count(*used)) for name, most, used in limits if most.isdigit()][:1]

@@ -1,4 +1,4 @@
-"""What SLURM would refuse, or leave pending for ever, found before anything is queued: in its own tables, and by asking it."""
+"""Checks before anything is queued: requests that SLURM would refuse or leave pending for ever, missing containers, full disks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from vitssl.files import nearest
 from vitssl.run_folder import LAST
 from vitssl.words import counted
 
-FILES_A_RUN = 60  # of its folder and its jobs' logs; a run that restarts often leaves more
-CLOSED = ("INACTIVE", "DRAIN")  # a partition that is DOWN takes jobs, and status says what they wait for
-# what sbatch says of a job that it would refuse, and the field to change; the first that fits
+FILES_A_RUN = 60  # in its folder and of its jobs' logs; a run that restarts often leaves more
+CLOSED = ("INACTIVE", "DRAIN")  # states of a partition that takes no jobs. A DOWN one takes jobs, and `status` says what they wait for
+# {words in sbatch's refusal of a job: the field to change}; the first match counts
 REFUSALS = {
     "account": "site.account", "qos": "site.qos", "feature": "site.constraint", "partition": "site.partition",
     "time limit": "resources.hours", "memory": "resources.mem_gb", "gres": "resources.gpus_per_node",
@@ -33,30 +33,30 @@ REFUSALS = {
 
 
 def check(todo: list[Job], launch: Launch) -> int:
-    """How many of the runs that are to be queued may be so now, besides the job that follows them.
+    """Return how many runs may be queued now, in addition to the job that follows them.
 
     Raises:
-        ConfigError: what SLURM, or a disk, has no place for, naming the limit and the field; nothing was queued.
+        ConfigError: SLURM or the disk has no room for a run; the message names the limit and the field.
     """
-    alike = list({astuple(job.resources): job for job in reversed(todo)}.values())
+    distinct = list({astuple(job.resources): job for job in reversed(todo)}.values())
     user = limits.of_user(launch.site)
-    raise_first(_problems(todo, alike, launch, user))
+    raise_first(_problems(todo, distinct, launch, user))
     tightest = limits.room(launch.site, user)
-    if tightest.room < 1:  # of the last job, which queues runs as soon as there is room for them, or makes the report
+    if tightest.room < 1:  # not even for the last job, which queues runs once there is room for them, or makes the report
         advice = "submit again when some have ended (squeue --me), or end some (scancel)"
         raise ConfigError(f"SLURM can take no more jobs now: {tightest}; {advice}")
-    raise_first(_refusals(alike, len(todo), launch))
+    raise_first(_refusals(distinct, len(todo), launch))
     return tightest.room - 1
 
 
 def check_disk(todo: Iterable[Job], launch: Launch) -> None:
-    """Refuse runs whose checkpoints, or files, have no place in the folder of runs."""
+    """Raise a ConfigError if the disk of the runs folder has no room for the checkpoints or files of the runs in ``todo``."""
     raise_first(_of_the_disk(todo, launch))
 
 
 @contextmanager
 def placed(spec: Spec, site_file: Path) -> Iterator[None]:
-    """Add to an error of `check` the file that its field stands in, or the command line."""
+    """Add the place of its field to a ConfigError of `check` raised inside: the site's file, the sweep's file or the command line."""
     try:
         yield
     except ConfigError as error:
@@ -69,33 +69,33 @@ def placed(spec: Spec, site_file: Path) -> Iterator[None]:
 
 
 def _problems(todo: list[Job], alike: list[Job], launch: Launch, user: OfUser) -> Iterator[Problem]:
-    """Those that follow from tables; ``alike`` is one job for each request of resources."""
+    """Yield the problems that are found without sbatch; ``alike`` holds one job for each distinct request of resources."""
     yield from of_the_image(launch.site)
     yield from _of_the_disk(todo, launch)
-    open_to = limits.partitions(launch.site)
+    partitions = limits.partitions(launch.site)
     for job in alike:
-        yield from _of_partitions(open_to, job, launch.site)
+        yield from _of_partitions(partitions, job, launch.site)
         if user.minutes is not None and job.resources.hours * 60 > user.minutes:
             yield _too_long(job, user.minutes, f"MaxWall of {user.whose}")
 
 
 def _of_partitions(open_to: list[Partition], job: Job, site: Site) -> Iterator[Problem]:
-    """The first partition's, where none can take the job."""
-    found = [next(_of_partition(partition, job, site), None) for partition in open_to]
-    if found[0] is not None and None not in found:
-        yield found[0]
+    """Yield the first partition's problem, if no partition can take the job."""
+    problems = [next(_of_partition(partition, job, site), None) for partition in open_to]
+    if problems[0] is not None and None not in problems:
+        yield problems[0]
 
 
 def _of_partition(partition: Partition, job: Job, site: Site) -> Iterator[Problem]:
-    asks, where = job.resources, f"partition {partition.name}"
+    request, place = job.resources, f"partition {partition.name}"
     if partition.state in CLOSED:
-        yield Problem("site.partition", f"{where} is {partition.state} and takes no jobs (sinfo); name another, or wait until it does")
-    if partition.minutes is not None and asks.hours * 60 > partition.minutes:
-        yield _too_long(job, partition.minutes, f"MaxTime of {where}")
-    if asks.nodes > partition.nodes:
-        reason = f"{asks.nodes} ({_whose(job)}) are more than the {partition.nodes} that a job may have in {where}"
+        yield Problem("site.partition", f"{place} is {partition.state} and takes no jobs (sinfo); name another, or wait until it does")
+    if partition.minutes is not None and request.hours * 60 > partition.minutes:
+        yield _too_long(job, partition.minutes, f"MaxTime of {place}")
+    if request.nodes > partition.nodes:
+        reason = f"{request.nodes} ({_whose(job)}) are more than the {partition.nodes} that a job may have in {place}"
         yield Problem("resources.nodes", f"{reason}; type resources.nodes={partition.nodes}")
-    yield from _of_nodes(partition, asks, site, _whose(job))
+    yield from _of_nodes(partition, request, site, _whose(job))
 
 
 def _of_nodes(partition: Partition, asks: Resources, site: Site, whose: str) -> Iterator[Problem]:
@@ -104,19 +104,19 @@ def _of_nodes(partition: Partition, asks: Resources, site: Site, whose: str) -> 
         known = ", ".join(filter(None, types)) or "GPUs without a type: leave gpu_type out"
         yield Problem("site.gpu_type", f"partition {partition.name} has no {site.gpu_type}; it has {known}")
         return
-    tallest: dict[str, tuple[float, Callable[[Nodes], float]]] = {
+    requirements: dict[str, tuple[float, Callable[[Nodes], float]]] = {
         "gpus_per_node": (asks.gpus_per_node, lambda node: node.gpus.get(site.gpu_type, 0) if site.gpu_type else sum(node.gpus.values())),
         "cpus_per_gpu": (asks.cpus_per_gpu, lambda node: node.cpus // max(1, asks.gpus_per_node)),
         "mem_gb": (asks.mem_gb or 0, lambda node: node.mem_gb),
     }
     kinds = partition.kinds
-    for name, (wanted, has) in tallest.items():
-        most = max((has(node) for node in kinds), default=0)
-        if wanted > most:
-            reason = f"{wanted:g} ({whose}) is more than the {most:g} that any such node of partition {partition.name} has"
-            yield Problem(f"resources.{name}", f"{reason}; type resources.{name}={most:g}, or name another partition")
+    for name, (requested, value_of) in requirements.items():
+        available = max((value_of(node) for node in kinds), default=0)
+        if requested > available:
+            reason = f"{requested:g} ({whose}) is more than the {available:g} that any such node of partition {partition.name} has"
+            yield Problem(f"resources.{name}", f"{reason}; type resources.{name}={available:g}, or name another partition")
             return
-        kinds = [node for node in kinds if has(node) >= wanted]
+        kinds = [node for node in kinds if value_of(node) >= requested]
 
 
 def _too_long(job: Job, limit_min: int, of: str) -> Problem:
@@ -130,13 +130,13 @@ def _whose(job: Job) -> str:
 
 
 def _refusals(alike: list[Job], runs: int, launch: Launch) -> Iterator[Problem]:
-    """What sbatch itself says of the scripts that it would not queue."""
+    """Yield the refusals of `sbatch --test-only`, of one script per request in ``alike`` and of the report's."""
     for job in alike:
-        if said := _said_of(sbatch.of_runs([job], None, launch, write=False).script(1)):
-            field = next((of for words, of in REFUSALS.items() if words in said.lower()), "resources")
-            yield Problem(field, f"SLURM would refuse {_whose(job)}: {said}; ask for something else (sinfo, sacctmgr)")
-    if said := _said_of(sbatch.of_report(launch, "report", None, runs, limits.report_limit_min(launch.site)).script(1)):
-        yield Problem("site.report", f"SLURM would refuse the report: {said}; give it options of its own, such as {{partition: NAME}}")
+        if refusal := _said_of(sbatch.of_runs([job], None, launch, write=False).script(1)):
+            field = next((name for words, name in REFUSALS.items() if words in refusal.lower()), "resources")
+            yield Problem(field, f"SLURM would refuse {_whose(job)}: {refusal}; ask for something else (sinfo, sacctmgr)")
+    if refusal := _said_of(sbatch.of_report(launch, "report", None, runs, limits.report_limit_min(launch.site)).script(1)):
+        yield Problem("site.report", f"SLURM would refuse the report: {refusal}; give it options of its own, such as {{partition: NAME}}")
 
 
 def _said_of(script: str) -> str | None:
@@ -146,7 +146,7 @@ def _said_of(script: str) -> str | None:
         try:
             cluster.output("sbatch", "--test-only", file.name)
         except cluster.Silent:
-            return None  # too busy to say: the submission itself asks again
+            return None  # too busy to answer; the submission itself will ask again
         except ConfigError as error:
             return str(error).removeprefix("sbatch failed: ")
     return None
@@ -156,31 +156,35 @@ def _said_of(script: str) -> str | None:
 
 
 def of_the_image(site: Site) -> Iterator[Problem]:
-    """A file that is not there."""
+    """Yield a problem if the site's container is a file that does not exist."""
     if site.image is not None and "://" not in site.image and not Path(site.image).exists():
         yield Problem("site.image", f"there is no {site.image} here; build it (apptainer.def says how), or name where it is")
 
 
 def _of_the_disk(todo: Iterable[Job], launch: Launch) -> Iterator[Problem]:
-    """Checkpoints whose network was counted, by a dry run for example, and files, against what is free; quotas are not seen."""
+    """Yield a problem if checkpoints or files need more than is free on the disk; quotas are not seen.
+
+    Checkpoints count only if the parameters of their network were counted, for example by a dry run.
+    """
     new = [job for job in todo if not job.is_trained]
     folder = nearest(launch.sweep)
-    free, parameters = os.statvfs(folder), predict.parameters([job.run for job in new], launch)
-    sizes = [_bytes(job.run, known) for job, known in zip(new, parameters, strict=True) if not (job.folder / LAST).exists()]
-    needed = sum(stays for stays, _ in sizes) + max((writing for _, writing in sizes), default=0)  # how many train at once is unknown
-    there = free.f_bavail * free.f_frsize
+    disk, parameters = os.statvfs(folder), predict.parameters([job.run for job in new], launch)
+    sizes = [_bytes(job.run, count) for job, count in zip(new, parameters, strict=True) if not (job.folder / LAST).exists()]
+    # temporary files of one run only, since it is unknown how many train at once
+    needed = sum(stays for stays, _ in sizes) + max((writing for _, writing in sizes), default=0)
+    free_bytes = disk.f_bavail * disk.f_frsize
     advice = f"in {folder}; make room there, or name a folder elsewhere: --runs"
-    if needed > there:
-        reason = f"the checkpoints of {counted(len(new), 'run')} need {needed / 1e9:.3g} GB, and {there / 1e9:.3g} GB are free"
+    if needed > free_bytes:
+        reason = f"the checkpoints of {counted(len(new), 'run')} need {needed / 1e9:.3g} GB, and {free_bytes / 1e9:.3g} GB are free"
         yield Problem("", f"{reason} {advice}")
-    if free.f_files and (files := FILES_A_RUN * len(new)) > free.f_favail:
-        yield Problem("", f"{len(new)} runs make up to {files:,} files, and {free.f_favail:,} (inodes) are free {advice}")
+    if disk.f_files and (files := FILES_A_RUN * len(new)) > disk.f_favail:
+        yield Problem("", f"{len(new)} runs make up to {files:,} files, and {disk.f_favail:,} (inodes) are free {advice}")
 
 
 def _bytes(run: Run, parameters: int) -> tuple[int, int]:
-    """What stays of a run's checkpoints, and what more there is while it trains: the one before the newest, and one half written.
+    """Return (bytes of the checkpoints that a run keeps, further bytes while it trains: the one before the newest, and a half-written one).
 
-    Weights and two moments each, in float32, and an average; of the best one the weights alone.
+    Each holds the weights, two moments and, if configured, an average, all in float32; the best one holds the weights alone.
     """
     copies = 3 + (run.loop.ema_decay is not None)
     kept = 1 + (int(run.loop.epochs // run.loop.keep_every) if run.loop.keep_every else 0)

@@ -1,4 +1,4 @@
-"""What sbatch is asked for: the batch scripts of arrays of runs and of the report, which jobs share an array, and what it waits for."""
+"""The batch scripts of arrays of runs and of the report, the split of jobs into arrays, and the dependencies of arrays."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ from jobs.site_profile import options
 from jobs.slurm import cluster, limits
 from vitssl.config import Site
 
-NO_CAP = 10**6  # requeues after a time-out: a run may need more days than a partition grants
-REPORT_MIN, RUNS_A_MIN = 10, 20  # the time that a report may take: a start, and its runs
-REPORT_WARNING_S = 10  # before its end, or up to a minute earlier
+NO_CAP = 10**6  # stands for no limit, for example on requeues after a time-out: a run may need more days than a partition grants
+REPORT_MIN, RUNS_A_MIN = 10, 20  # the minutes that a report may take: a base, and one for each 20 runs
+REPORT_WARNING_S = 10  # SLURM warns the report's job this long before its end, or up to a minute earlier
 
 
 @contextmanager
 def outside_of_jobs() -> Iterator[None]:
-    """Hide the SLURM variables of a job that this launcher may run in, and a person's own: sbatch takes them for options, which win over
-    those of a batch script. What says which cluster is asked stays; where jobs go, and who pays, is in the site (`site_profile.add_own`).
+    """Hide the SLURM variables of a job that this launcher may run in, and the user's own.
+
+    sbatch takes them for options, which win over those of a batch script. Variables that say which cluster is asked are kept. Partition,
+    account and the like are in the site already (`site_profile.add_own`).
     """
     kept = {name: os.environ[name] for name in ("SLURM_CONF", "SLURM_CLUSTERS") if name in os.environ}
     with clean_env(), environment_variables(**kept):
@@ -41,16 +43,16 @@ def outside_of_jobs() -> Iterator[None]:
 
 
 class Executor(submitit.SlurmExecutor):
-    """submitit's executor, which also works in a dry run on a machine without SLURM, and is patient with a busy one."""
+    """submitit's executor, which also works in a dry run on a machine without SLURM, and asks a busy controller again."""
 
     @classmethod
     def affinity(cls) -> int:
         return 2
 
-    job_id = ""  # SLURM's, of the whole array, from when it is queued
+    job_id = ""  # SLURM's id of the whole array, once it is queued
 
     def _internal_process_submissions(self, delayed_submissions: list[DelayedSubmission]) -> list[submitit.SlurmJob]:
-        """As submitit's, for one job or for an array, by `cluster.submit`, which asks a busy controller again."""
+        """Submit one job or an array as submitit does, but by `cluster.submit`, which asks a busy controller again."""
         folder, number = JobPaths.get_first_id_independent_folder(self.folder), len(delayed_submissions)
         folder.mkdir(parents=True, exist_ok=True)
         script = folder / f".submission_file_{uuid4().hex}.sh"
@@ -68,85 +70,88 @@ class Executor(submitit.SlurmExecutor):
         return jobs
 
     def script(self, count: int) -> str:
-        """The batch script of an array, as submitit would write it, but for the file that it prints to: submitit makes a job's folder after
-        sbatch has returned its number, and a job that starts before that could not open a file in it, and would fail for good."""
+        """Return the batch script of an array, as submitit would write it except for the file that it prints to.
+
+        submitit makes a job's folder only after sbatch has returned the job's number. A job that starts before that could not open a file
+        in that folder, and would fail for good.
+        """
         parameters = self.parameters | ({"map_count": count} if count > 1 else {})
         script = submitit.slurm.slurm._make_sbatch_string(command=self._submitit_command_str, folder=self.folder, **parameters)
         return re.sub(r"(?m)^(#SBATCH --output=.*)/([^/\n]+)/\2_0_log\.out$", r"\1/\2_log.out", script)
 
 
 def of_runs(jobs: list[Job], dependency: str | None, launch: Launch, write: bool) -> Executor:
-    """For an array of runs of equal resources; ``write`` the list of their folders, which the batch script reads."""
+    """Return the executor for an array of runs of equal resources; with ``write``, write the list of folders that its script reads."""
     resources = jobs[0].resources
     digest = hashlib.sha256("".join(job.identity for job in jobs).encode()).hexdigest()[:12]
-    listed = launch.sweep / "submitit" / f"folders-{digest}.txt"
+    list_file = launch.sweep / "submitit" / f"folders-{digest}.txt"
     if write:
-        listed.parent.mkdir(parents=True, exist_ok=True)
-        listed.write_text("".join(f"{job.folder}\n" for job in jobs))
+        list_file.parent.mkdir(parents=True, exist_ok=True)
+        list_file.write_text("".join(f"{job.folder}\n" for job in jobs))
     executor = Executor(launch.sweep / "submitit" / "%j", max_num_timeout=NO_CAP)
     kind = f"{launch.site.gpu_type}:" if launch.site.gpu_type else ""
     gpus = {"gpus_per_node": f"{kind}{resources.gpus_per_node}"} if resources.gpus_per_node else {}
     memory = {"mem": f"{round(resources.mem_gb * 1024)}MB"} if resources.mem_gb else {}
-    further = {option: str(value) for option, value in options(launch.site).items()} | launch.site.additional  # those without fields too
+    extra = {option: str(value) for option, value in options(launch.site).items()} | launch.site.additional  # also options without a field
     executor.update_parameters(
         job_name=f"{launch.sweep.name}-{jobs[0].arm}-{jobs[0].stage}", time=round(resources.hours * 60), nodes=resources.nodes,
         cpus_per_task=resources.cpus_per_gpu * max(1, resources.gpus_per_node),
         signal_delay_s=warning_s(resources.hours),
-        setup=_setup(launch, listed), array_parallelism=launch.site.max_parallel or NO_CAP,
-        **gpus, **memory, **_common(launch.site, launch, further, dependency, *behind(launch.site)),
+        setup=_setup(launch, list_file), array_parallelism=launch.site.max_parallel or NO_CAP,
+        **gpus, **memory, **_common(launch.site, launch, extra, dependency, *behind(launch.site)),
     )  # fmt: skip
     return executor
 
 
 def behind(site: Site) -> list[str | None]:
-    """What all runs of a sweep wait for, by the site."""
+    """Return the dependencies, in sbatch's syntax, that a site sets for all runs; None for each field that is not set."""
     return ["afterany:" + ":".join(site.after) if site.after else None, site.additional.get("dependency")]
 
 
 def _options(additional: dict[str, str]) -> dict[str, str | bool]:
-    """A site's further options; one such as `exclusive: true` has no value, and false leaves one out."""
+    """Return a site's further options of sbatch. True stands for an option without a value (`exclusive: true`), False for one to omit."""
     flags = {"true": True, "": True, "false": False}
     return {name: flags.get(value.lower(), value) for name, value in additional.items() if name != "dependency"}
 
 
 def _common(site: Site, launch: Launch, additional: dict[str, str], *dependencies: str | None) -> dict[str, Any]:
     dependency = ",".join(filter(None, dependencies)) or None
-    chosen = {"partition": site.partition, "account": site.account, "qos": site.qos, "constraint": site.constraint}
-    more: dict[str, Any] = {"chdir": str(launch.source), "requeue": True, **_options(additional)}
+    fields = {"partition": site.partition, "account": site.account, "qos": site.qos, "constraint": site.constraint}
+    extra: dict[str, Any] = {"chdir": str(launch.source), "requeue": True, **_options(additional)}
     if dependency is not None:
-        more["kill-on-invalid-dep"] = "yes"
+        extra["kill-on-invalid-dep"] = "yes"
     return {
-        **{key: value for key, value in chosen.items() if value is not None and key not in more},
+        **{key: value for key, value in fields.items() if value is not None and key not in extra},
         "ntasks_per_node": 1,
         "dependency": dependency,
-        "wckey": None,  # of submitit's own, which clusters refuse that know their users' keys; a site's is in `additional`
-        "additional_parameters": {name: value for name, value in more.items() if value is not False},
+        "wckey": None,  # not submitit's default, which clusters that check keys refuse; a site's key is in `additional`
+        "additional_parameters": {name: value for name, value in extra.items() if value is not False},
         "stderr_to_stdout": True,
     }
 
 
 def _setup(launch: Launch, listed: Path) -> list[str]:
-    """The batch script's lines before srun: the site's, which run this is, and what happens at the end (`batch.sh`)."""
+    """Return the batch script's lines before srun: the site's setup, the choice of the run, and what happens at its end (`batch.sh`)."""
     return [
         *set_up(launch.site, launch.source),
         'export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"',
         f'run=$(sed -n "$((${{SLURM_ARRAY_TASK_ID:-0}} + 1))p" {shlex.quote(str(listed))})',
-        # of an array's last element, SLURM_JOB_ID is the whole array's id
+        # for the last element of an array, SLURM_JOB_ID is the id of the whole array
         "job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID}; job=${job:-$SLURM_JOB_ID}",
-        f'mkdir -p {shlex.quote(str(listed.parent))}/"$job"',  # which submitit may still be about to make, for what srun prints
+        f'mkdir -p {shlex.quote(str(listed.parent))}/"$job"',  # for srun's output, since submitit may not have made it yet
         f". {shlex.quote(str(launch.source / 'jobs' / 'batch.sh'))}",
     ]
 
 
 def report_min(runs: int, limit_min: int | None) -> int:
-    """How many minutes the report of so many runs may take."""
+    """Return how many minutes the report of a sweep of ``runs`` runs may take."""
     return min(REPORT_MIN + runs // RUNS_A_MIN, limit_min or NO_CAP)
 
 
 def of_report(launch: Launch, name: str, dependency: str | None, runs: int, limit_min: int | None) -> Executor:
-    """For the report of a sweep of so many runs, or the job that queues its next part, where jobs may take ``limit_min`` at most."""
+    """Return the executor for a sweep's report, or for the job that queues its next part; ``runs`` and ``limit_min`` bound its time."""
     executor, site = Executor(launch.sweep / "submitit" / "%j"), launch.site
-    if "partition" in site.report:  # whose nodes need not have the features of the others
+    if "partition" in site.report:  # its nodes need not have the features that the runs need
         site = dataclasses.replace(site, constraint=None)
     executor.update_parameters(
         job_name=f"{launch.sweep.name}-{name}", time=report_min(runs, limit_min),
@@ -161,14 +166,14 @@ def of_report(launch: Launch, name: str, dependency: str | None, runs: int, limi
 
 
 def arrays_of(todo: list[Job], queued: dict[str, str], limit: int | None = None) -> Iterator[list[Job]]:
-    """Split jobs into arrays: same arm and stage, same resources, same kind of waiting, at most SLURM's array size."""
+    """Split jobs into arrays: same arm, stage and resources, equally many unfinished parents, at most SLURM's array size."""
     groups: dict[Any, list[Job]] = {}
     waiting = {job.identity for job in todo} | set(queued)
     for job in todo:
         kind = sum(parent.identity in waiting for parent in job.parents)
         groups.setdefault((_depth(job), job.arm, job.stage, kind, dataclasses.astuple(job.resources)), []).append(job)
     size = limit or limits.max_array_size()
-    # parents first: a run that two arms share makes a later group the parent of an earlier one
+    # by depth, parents first: a run that two arms share can make a later group the parent of an earlier one
     for jobs in (groups[key] for key in sorted(groups, key=lambda key: key[0])):
         for first in range(0, len(jobs), size):
             yield from _aligned(jobs[first : first + size], todo, queued)
@@ -179,7 +184,7 @@ def _depth(job: Job) -> int:
 
 
 def _aligned(jobs: list[Job], todo: list[Job], queued: dict[str, str]) -> Iterator[list[Job]]:
-    """The whole list if its parents are an array in the same order; else one list per set of parents."""
+    """Yield all jobs in one list if they have no pending parents, or an array in the same order; otherwise a list per set of parents."""
     parents = [_pending(job, queued) for job in jobs]
     if not any(parents) or _mirror(parents) is not None:
         yield jobs
@@ -191,12 +196,12 @@ def _aligned(jobs: list[Job], todo: list[Job], queued: dict[str, str]) -> Iterat
 
 
 def _pending(job: Job, queued: dict[str, str]) -> list[str]:
-    """SLURM's ids of the parents that are not done. Parents come first in a graph, so those are queued by now."""
+    """Return SLURM's ids of the parents that are not done. Parents come first in a graph, so they are queued by now."""
     return [queued[parent.identity] for parent in job.parents if parent.identity in queued and not parent.is_trained]
 
 
 def _mirror(parents: list[list[str]]) -> str | None:
-    """The array whose elements 0, 1, 2, ... are the only parents of these jobs, in this order."""
+    """Return the array whose elements 0, 1, 2, ... are the only ``parents`` of the jobs, in this order; None if there is none."""
     if len(parents) < 2 or any(len(ids) != 1 for ids in parents):
         return None
     array = parents[0][0].split("_")[0]
@@ -204,10 +209,11 @@ def _mirror(parents: list[list[str]]) -> str | None:
 
 
 def dependency_of(jobs: list[Job], queued: dict[str, str]) -> str | None:
+    """Return the dependency of an array of jobs, in sbatch's syntax; None if they wait for no job."""
     parents = [_pending(job, queued) for job in jobs]
     if not any(parents):
         return None
-    # an element without a counterpart in the other array would be cancelled at once
+    # SLURM cancels an element without a counterpart in the other array at once, so aftercorr needs a parent for each
     if (array := _mirror(parents)) is not None:
         return f"aftercorr:{array}"
     return "afterok:" + ":".join(parents[0])

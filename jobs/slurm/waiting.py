@@ -1,4 +1,4 @@
-"""`--wait`: how each run of a sweep on SLURM ends, as it does, and then the report."""
+"""The option `--wait`: print how each run of a sweep on SLURM ends as soon as it does, and then the report."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from jobs.plan.launch import Launch
 from jobs.slurm import cluster
 from vitssl.run_folder import error_of
 
-WAIT_S = 5.0  # between looks at what the runs have written
+WAIT_S = 5.0  # between looks into the run folders
 
 
 def wait_for(graph: Graph, launch: Launch, console: Console) -> int:
-    """Wait for the runs and the report's job, printing how each run ends; then show the report. Exit code 1: a run is not done.
+    """Wait for the runs and the report's job, printing how each run ends, then show the report.
 
-    Where runs are held, and all others are done or wait for those, there is nothing to wait for.
+    Waiting also stops if all unfinished runs are held or wait for held ones.
+
+    Returns:
+        The exit code: 0 if all runs are done, 1 otherwise.
     """
     try:
         _wait(graph, launch.sweep, console)
@@ -32,27 +35,27 @@ def wait_for(graph: Graph, launch: Launch, console: Console) -> int:
 
 
 def _wait(graph: Graph, sweep: Path, console: Console) -> None:
-    told: set[str] = set()
+    printed: set[str] = set()
     comments: dict[Path, str] = {}
-    there, asked_s = True, -cluster.ASKED_EVERY_S
-    while there:
+    is_active, asked_s = True, -cluster.ASKED_EVERY_S
+    while is_active:
         if time.monotonic() >= asked_s + cluster.ASKED_EVERY_S:
-            (there, comments), asked_s = _waiting(graph, sweep), time.monotonic()
+            (is_active, comments), asked_s = _waiting(graph, sweep), time.monotonic()
         for job in graph.jobs:
-            ended = "done" if job.is_done else error_of(job.folder) or comments.get(job.folder)
-            if job.identity not in told and ended:
-                told.add(job.identity)
-                console.print(f"{job.name}: {ended}", soft_wrap=True)
-        time.sleep(WAIT_S if there else 0)
+            outcome = "done" if job.is_done else error_of(job.folder) or comments.get(job.folder)
+            if job.identity not in printed and outcome:
+                printed.add(job.identity)
+                console.print(f"{job.name}: {outcome}", soft_wrap=True)
+        time.sleep(WAIT_S if is_active else 0)
 
 
 def _waiting(graph: Graph, sweep: Path) -> tuple[bool, dict[Path, str]]:
-    """Does anything go on by itself? If SLURM does not answer, it may. And {folder: why} of the runs that are held."""
+    """Return (whether any job goes on by itself, {folder: reason} of held runs). If SLURM does not answer, jobs may go on."""
     try:
         entries = cluster.queued([*(job.folder for job in graph.jobs if not job.is_done), sweep])
         report = entries.get(sweep)
         if entries.keys() == {sweep} and report.state == "PENDING" and report.is_mine and not cluster.left(sweep):
-            # it may have to wait for long, or for ever, and can be made here
+            # the job may wait long, or for ever, and the report can be made here
             cluster.output("scancel", cluster.job_id(sweep))
             entries = {}
     except cluster.Silent:
