@@ -1,4 +1,4 @@
-"""What has to be there before anything is queued: the shards of every stage, and what trainings need of the machine."""
+"""Preparations and checks before anything is queued: the shards of every stage, and what training needs from this machine."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from vitssl.version import ROOT
 
 
 def shards(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
-    """Make the paths of every stage's data absolute; gives {missing folder: source to build it from}.
+    """Make the paths of every stage's data absolute, and return {missing folder of shards: source to build it from}.
 
-    A dry run continues without shards that cannot be built, if their data set's counts are published.
+    A dry run accepts shards that cannot be built, if the counts of their data set are published.
 
     Raises:
-        ConfigError: shards that are missing and cannot be built, or that were built from another source than the Run's.
+        ConfigError: shards are missing and cannot be built, or were built from another source than the Run's.
     """
     missing: dict[str, str] = {}
     for stage in stages:
         data = stage.run.data
         with stage.error_location():
             if names_a_source(data.shards) and not Path(data.shards).exists():
-                words = shlex.join([f"data.source={data.shards}", "data.shards=shards/NAME"])
-                raise ConfigError(f"images come from there, and it is no folder of shards; write {words}", "data.shards")
+                fields = shlex.join([f"data.source={data.shards}", "data.shards=shards/NAME"])
+                raise ConfigError(f"images come from there, and it is no folder of shards; write {fields}", "data.shards")
             data.shards = str(Path(data.shards).expanduser().resolve())
             built = (Path(data.shards) / "index.json").exists()
             if data.source is not None:
@@ -53,7 +53,7 @@ def shards(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
             if built:
                 _refuse_other_source(data)
             elif data.source is None and not (dry_run and expected_index(data) is not None):
-                index_of(Path(data.shards))  # which says what to do
+                index_of(Path(data.shards))  # raises an error that says what to do
             elif data.source is not None and (other := missing.setdefault(data.shards, data.source)) != data.source:
                 raise ConfigError(f"{data.shards} is to be built from {other} too; give each its own data.shards", "data.source")
             elif data.source is not None and not (dry_run and expected_index(data) is not None):
@@ -63,24 +63,25 @@ def shards(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
 
 
 def check_images(stages: Iterable[Stage]) -> None:
-    """Refuse Runs that want other images than their shards have, before anything is counted of these."""
+    """Refuse Runs whose shards do not hold the images that they ask for, before any cost is computed from the number of images."""
     for stage in stages:
         with stage.error_location():
             fingerprint(stage.run)
 
 
 def _refuse_absent_files(source: str) -> None:
+    """Refuse a ``source`` whose files are not on this machine, so that shards cannot be built from it."""
     if path := _absent(source):
         raise ConfigError(f"there is no {path} to build the shards from", "data.source")
 
 
 def _absent(source: str) -> str:
-    """The path of a source that is not here; empty where it is, or would be downloaded."""
+    """Return the path of a ``source`` that is not on this machine; empty if it is, or if it would be downloaded."""
     return "" if source.startswith("torchvision:") or is_here(source) else parts(source)[1]
 
 
 def _prepare_evals(run: Run) -> None:
-    """Other shards that evaluators look at: absolute, there, with such a split."""
+    """Make the paths of shards that evaluators name absolute, and check that they exist and have the evaluator's split."""
     for name, fields in run.evals.items():
         if fields and fields.get("shards"):
             fields["shards"] = str(Path(fields["shards"]).expanduser().resolve())
@@ -91,6 +92,7 @@ def _prepare_evals(run: Run) -> None:
 
 
 def _refuse_other_source(data: Data) -> None:
+    """Refuse existing shards that were built from another source than ``data.source``."""
     if data.source is None:
         return
     try:
@@ -100,9 +102,9 @@ def _refuse_other_source(data: Data) -> None:
     if not same and (path := _absent(data.source)):
         raise ConfigError(f"there is no {path}; data.source=null uses the shards as they are", "data.source")
     if not same:
-        named, new = index_of(Path(data.shards)).name, build_command(data.source, data.shards)
+        built_from, command = index_of(Path(data.shards)).name, build_command(data.source, data.shards)
         raise ConfigError(
-            f"{data.shards} was built from other data ({named}) than {data.source} lists; `{new} --rebuild` replaces the shards; "
+            f"{data.shards} was built from other data ({built_from}) than {data.source} lists; `{command} --rebuild` replaces the shards; "
             "or set data.shards to a new folder, or data.source=null to train on what is there",
             "data.source",
         )
@@ -110,11 +112,14 @@ def _refuse_other_source(data: Data) -> None:
 
 @functools.cache
 def _was_built_from(folder: Path, source: str) -> bool:
-    """Source files that exist are listed and compared, wherever they are now; a download, or files that are gone, count by their name."""
+    """Whether the shards in ``folder`` were built from ``source``.
+
+    Files that exist are listed and compared, wherever they are now. A download, or a source whose files are gone, is compared by name.
+    """
     index = index_of(folder)
     if is_here(source):
         return listing.fingerprint(source) == index.source
-    # what the shards of such a source may be called (`Source.name`), without opening it
+    # without opening the source: the names that shards built from it may have (`Source.name`)
     path, _, options = (source.partition(":")[2] or source).partition("?")
     if option := re.search(r"(?:^|&)train=([^&]*)", options):
         return index.name == f"{Path(path).name}/{Path(option[1]).stem}"
@@ -122,12 +127,20 @@ def _was_built_from(folder: Path, source: str) -> bool:
 
 
 def build(missing: dict[str, str], site: Site) -> None:
-    """Build shards in the foreground, in the site's container if it has one."""
+    """Build the ``missing`` shards in the foreground, in the site's container if it has one.
+
+    Args:
+        missing: {folder to write: source}, as `shards` returns it.
+        site: the site whose container is used.
+
+    Raises:
+        ConfigError: a build failed.
+    """
     for folder, source in missing.items():
         print(f"{folder} does not exist yet: building it from {source}", flush=True)
         Path(folder).parent.mkdir(parents=True, exist_ok=True)
-        given = parts(source)[1]
-        paths = [Path(folder).parent, *([nearest(Path(given))] if given else [])]
+        source_path = parts(source)[1]
+        paths = [Path(folder).parent, *([nearest(Path(source_path))] if source_path else [])]
         if subprocess.run(cli_command(site, paths, "shards", "build", source, folder), cwd=ROOT, check=False).returncode:
             raise ConfigError(f"building {folder} from {source} failed; nothing was queued", "data.source")
 
@@ -136,7 +149,7 @@ def build(missing: dict[str, str], site: Site) -> None:
 
 
 def check_machine(stages: Iterable[Stage], site: Site, here: bool) -> None:
-    """Refuse loggers that are not there, and where runs train ``here``, a GPU, a container or a folder for caches that is not."""
+    """Check that loggers are installed and, if runs train ``here``, that this machine has the GPU, compiler, container and cache needed."""
     stages = list(stages)
     _check_loggers(stages, site)
     if here:
@@ -147,15 +160,15 @@ def check_machine(stages: Iterable[Stage], site: Site, here: bool) -> None:
 
 
 def _check_gpu(stages: list[Stage]) -> None:
-    """A Run that asks for CUDA cannot train on this machine if that has no GPU."""
-    asked = [stage for stage in stages if stage.run.loop.device == "cuda"]
-    if asked and not visible_gpus():
-        with asked[0].error_location():
+    """Refuse Runs with ``loop.device: cuda`` on a machine without a visible NVIDIA GPU."""
+    on_cuda = [stage for stage in stages if stage.run.loop.device == "cuda"]
+    if on_cuda and not visible_gpus():
+        with on_cuda[0].error_location():
             raise ConfigError("this machine has no visible NVIDIA GPU; set loop.device=auto or cpu", "loop.device")
 
 
 def _check_compiler(stages: list[Stage]) -> None:
-    """What torch.compile makes for CPUs is C++."""
+    """Refuse Runs with ``loop.compile`` on a machine without GPUs and C++ compiler: torch.compile generates C++ for CPUs."""
     compiled = [stage for stage in stages if stage.run.loop.compile]
     if compiled and not visible_gpus() and shutil.which(compiler := os.environ.get("CXX", "g++")) is None:
         with compiled[0].error_location():
@@ -165,7 +178,7 @@ def _check_compiler(stages: list[Stage]) -> None:
 
 
 def _check_container(site: Site) -> None:
-    """What enters an image has to be on this machine, and the image too."""
+    """Check that the command that starts the site's container is on this machine, and that the image is too."""
     if site.image is None:
         return
     if shutil.which(command := shlex.split(site.container)[0]) is None:
@@ -175,7 +188,10 @@ def _check_container(site: Site) -> None:
 
 
 def _check_cache(stages: list[Stage], site: Site) -> None:
-    """What is decoded has to be written somewhere; a relative path is one in the folder of a run's source, which is still to be made."""
+    """Check that the folder for decoded images is writable for every stage.
+
+    A relative path is not checked: it lies in the folder of the source that the run trains with, which does not exist yet.
+    """
     for stage in stages:
         named_by, folder = cache_folder(stage.run.data.cache_dir, site)
         if folder is None or not Path(folder).is_absolute() or is_writable(nearest(Path(folder) / of_this_user())):
@@ -185,10 +201,10 @@ def _check_cache(stages: list[Stage], site: Site) -> None:
 
 
 def _check_loggers(stages: list[Stage], site: Site) -> None:
-    """Without an image runs log with what is installed here."""
+    """Check that the loggers of all Runs are installed here, unless the site has an image to train in."""
     packages = {name: stage for stage in stages for name in stage.run.loop.loggers if site.image is None}
     for name, stage in packages.items():
-        found = find_spec(name)
-        if found is None or found.origin is None:  # a folder of that name
+        module = find_spec(name)
+        if module is None or module.origin is None:  # without an origin it is only a folder of that name
             with stage.error_location():
                 raise ConfigError(f"{name} is not installed; pip install '.[loggers]', or leave it out", "loop.loggers")

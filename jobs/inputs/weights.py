@@ -1,5 +1,7 @@
-"""Weights from outside a sweep: files, run folders, released ones (`timm:NAME`), fetched once at submission, and files of other code
-(`import:LAYOUT:FILE`), imported then.
+"""Weights from outside a sweep, which are checked, fetched and imported once, at submission.
+
+They are checkpoint files, run folders, released weights (`timm:NAME`), which are fetched, and files of other code (`import:LAYOUT:FILE`),
+which are imported.
 """
 
 from __future__ import annotations
@@ -21,17 +23,18 @@ from vitssl.run_folder import LAST, is_trained
 from vitssl.version import ROOT
 from vitssl.words import note
 
-START, USUAL = ("init_from", "init_weights", "init_objectives", "init_except"), Run()  # the fields of what a Run starts from
+# the fields that name what a Run starts from, and a Run with their defaults
+START, USUAL = ("init_from", "init_weights", "init_objectives", "init_except"), Run()
 
 
 def prepare(stages: Iterable[Stage]) -> dict[str, str]:
-    """Replace the names of released weights and of imports by files and run folders.
+    """Replace the names of released weights and imports by files and run folders, and return {missing path: name} to fetch now.
 
-    Gives {missing file or folder: name} to fetch now: compute nodes often have no internet, and one import serves all runs. What is there
-    is checked; so it is to be called again after the fetch.
+    They are fetched at submission as compute nodes often have no internet, and as one import serves all runs. Weights that exist are
+    checked, so this is called again after the fetch.
 
     Raises:
-        ConfigError: a file or run folder that does not exist, or the run folder of another network.
+        ConfigError: a file or run folder does not exist, or a run folder is unfinished or holds another network.
     """
     missing: dict[str, str] = {}
     from_outside = ((s, field, value) for s in stages for field, value in checkpoints(s.run).items() if field not in s.pointers)
@@ -48,7 +51,7 @@ def prepare(stages: Iterable[Stage]) -> dict[str, str]:
 
 
 def _place(value: str, field: str) -> Path | None:
-    """The file that a released network is fetched to, or the run folder that a file is imported to; None: it is no such name."""
+    """Return the file to fetch released weights to, or the run folder to import a file to; None for any other ``value``."""
     if value.startswith(RELEASED):
         return (FOLDER / f"{value.removeprefix(RELEASED)}.pt").resolve()
     if not value.startswith(IMPORT):
@@ -60,17 +63,18 @@ def _place(value: str, field: str) -> Path | None:
 
 
 def _check(stage: Stage, field: str, path: Path) -> None:
+    """Check that the weights at ``path`` exist and, if it is a run folder, that the run is finished and fits the stage."""
     if not path.exists():
         raise ConfigError(f"there is no {path}; put the weights there, or name another file or run folder", field)
     if path.is_dir():
-        theirs, last = load(path), path / LAST
-        if not is_trained(path):  # it would give other weights each time, under the same identity
+        parent, last = load(path), path / LAST
+        if not is_trained(path):  # its weights still change, while its identity stays the same
             raise ConfigError(f"{path} is not finished; let it finish, or name one of its checkpoints, such as {last}", field)
-        check_fits(stage.run, field, theirs)
+        check_fits(stage.run, field, parent)
 
 
 def check_names(missing: dict[str, str], site: Site) -> None:
-    """Are there such released weights? Asked in the training environment, in the site's container if it has one."""
+    """Check that the released weights exist, by asking the training environment, in the site's container if it has one."""
     for name in dict.fromkeys(name for name in missing.values() if name.startswith(RELEASED)):
         try:
             ask.command_output(["weights", name], site)
@@ -79,13 +83,15 @@ def check_names(missing: dict[str, str], site: Site) -> None:
 
 
 def check_networks(stages: Iterable[Stage], site: Site) -> None:
-    """Does each file to start from fit its network, and has timm the networks that it is to have? Only tensors and timm tell, which are
-    where training is; where that cannot be asked, it is seen when a run starts.
+    """Check that each file to start from fits its network, and that timm has the networks that Runs name.
+
+    Only the tensors and timm can tell, so the training environment is asked. If it cannot be asked from here, a misfit shows when a run
+    starts.
 
     Raises:
-        ConfigError: one does not, or timm has not.
+        ConfigError: a file does not fit, or timm does not have the network.
     """
-    asked: dict[tuple, tuple[Stage, Run, int]] = {}  # the first of those whose answer is the same
+    questions: dict[tuple, tuple[Stage, Run, int]] = {}  # one stage for each different question
     for stage in stages:
         run, index = stage.run, expected_index(stage.run.data)
         from_file = run.init_from is not None and "init_from" not in stage.pointers and Path(run.init_from).is_file()
@@ -93,25 +99,33 @@ def check_networks(stages: Iterable[Stage], site: Site) -> None:
             run = run if from_file else dataclasses.replace(run, **{name: getattr(USUAL, name) for name in START})
             start = [str(getattr(run, name)) for name in START]
             key = (architecture(run), len(index.classes), *start, run.optim.layer_decay, *run.optim.decay)
-            asked.setdefault(key, (stage, run, len(index.classes)))
-    if not asked:
+            questions.setdefault(key, (stage, run, len(index.classes)))
+    if not questions:
         return
-    among, runs, classes = zip(*asked.values(), strict=True)
+    question_stages, runs, classes = zip(*questions.values(), strict=True)
     try:
-        said = ask.of_runs("fits", runs, classes, site, [Path(run.init_from) for run in runs if run.init_from])
+        problems = ask.of_runs("fits", runs, classes, site, [Path(run.init_from) for run in runs if run.init_from])
     except ask.Unreachable as unreachable:
         note(f"whether files of weights and networks of timm fit is seen when runs start: {unreachable}")
         return
     except ask.Refused as refused:
         raise ConfigError(f"vitssl fits failed: {refused}") from None
-    for stage, problem in zip(among, said, strict=True):
+    for stage, problem in zip(question_stages, problems, strict=True):
         if problem:
             with stage.error_location():
                 raise ConfigError(**problem)
 
 
 def fetch(missing: dict[str, str], site: Site) -> None:
-    """Download or import in the foreground, in the site's container if it has one."""
+    """Download or import the ``missing`` weights in the foreground, in the site's container if it has one.
+
+    Args:
+        missing: {path to write: name}, as `prepare` returns it.
+        site: the site whose container is used.
+
+    Raises:
+        ConfigError: a download or an import failed.
+    """
     for path, name in missing.items():
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         binds, words, done = [Path(path).parent], ["weights", name, path], "fetched"
@@ -120,5 +134,5 @@ def fetch(missing: dict[str, str], site: Site) -> None:
             binds, words, done = [*binds, file.resolve().parent], ["import", str(file.resolve()), "--as", layout, "--out", path], "imported"
         print(f"{path} does not exist yet: {'importing' if done == 'imported' else 'fetching'} {name}", flush=True)
         if subprocess.run(cli_command(site, binds, *words), cwd=ROOT, check=False).returncode:
-            what = "put its file at" if done == "fetched" else "import it by hand (vitssl import --help) to"
-            raise ConfigError(f"{name} could not be {done}; {what} {path}, or name another file; nothing was queued", "init_from")
+            advice = "put its file at" if done == "fetched" else "import it by hand (vitssl import --help) to"
+            raise ConfigError(f"{name} could not be {done}; {advice} {path}, or name another file; nothing was queued", "init_from")

@@ -1,4 +1,4 @@
-"""What the launcher asks of the training environment, in the site's container if it has one: its own Python may have no torch."""
+"""Questions to the training environment, in the site's container if it has one, as the launcher's own Python may have no torch."""
 
 from __future__ import annotations
 
@@ -13,44 +13,49 @@ from jobs.command import cli_command
 from vitssl.config import Run, Site, save
 from vitssl.version import ROOT
 
-MISTAKE = 2  # the exit code of a user's
+MISTAKE = 2  # the exit code of a user's mistake
 
 
 class Refused(Exception):
-    """The last line that the command said of why it did not do what was asked."""
+    """The command failed; the message is the last line that it printed."""
 
 
 class Unreachable(Refused):
-    """The environment is not here: a container's program that only compute nodes have, for example."""
+    """The training environment cannot be used from here, for example because only compute nodes have the container's program."""
 
 
 def of_runs(command: str, runs: Sequence[Run], classes: Iterable[int], site: Site, files: Iterable[Path] = ()) -> list[dict[str, Any]]:
-    """What ``vitssl COMMAND --json`` says of each Run; all in one process, which takes seconds to start.
+    """Return what ``vitssl COMMAND --json`` says of each Run, asked in a single process, which takes seconds to start.
 
     Args:
         command: cost or fits.
-        runs: of any number.
-        classes: how many there are in the images of each.
-        site: with the container.
-        files: what is read besides.
+        runs: any number of Runs.
+        classes: the number of classes of each Run's images.
+        site: the site, whose container is used if it has one.
+        files: further files that the command reads.
 
     Raises:
-        Refused: it failed.
+        Refused: the command failed.
     """
     with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch:
         folders = [Path(scratch) / str(i) for i in range(len(runs))]
         for run, folder in zip(runs, folders, strict=True):
             save(run, folder)
         words = [command, *map(str, folders), "--classes", ",".join(map(str, classes)), "--json"]
-        said = command_output(words, site, [Path(scratch), *files])
-    return [json.loads(line) for line in said.splitlines()]
+        output = command_output(words, site, [Path(scratch), *files])
+    return [json.loads(line) for line in output.splitlines()]
 
 
 def command_output(words: Sequence[str], site: Site, paths: Sequence[Path] = ()) -> str:
-    """What ``vitssl WORDS`` prints.
+    """Return what ``vitssl WORDS`` prints.
+
+    Args:
+        words: the command and its arguments.
+        site: the site, whose container is used if it has one.
+        paths: files and folders that the command reads, besides the project's.
 
     Raises:
-        Refused: it failed.
+        Refused: the command failed.
     """
     line = cli_command(site, [ROOT, *paths], *words)
     try:
@@ -58,6 +63,6 @@ def command_output(words: Sequence[str], site: Site, paths: Sequence[Path] = ())
     except OSError as error:
         raise Unreachable(f"{line[0]}: {error.strerror}") from None
     if result.returncode:
-        said = (result.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
-        raise (Refused if result.returncode == MISTAKE or site.image is None else Unreachable)(said)
+        message = (result.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
+        raise (Refused if result.returncode == MISTAKE or site.image is None else Unreachable)(message)
     return result.stdout

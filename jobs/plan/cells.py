@@ -1,6 +1,6 @@
-"""The cells of a sweep: every arm at every value of its axes, each stage a Run that is merged and checked.
+"""The cells of a sweep: every arm at every combination of axis values, with each stage merged into a Run and checked.
 
-How the fields of a stage are merged stands in `layers.py`. A stage may start from an earlier stage of its arm (`init_from: pretrain`).
+`layers.py` says how the fields of a stage are merged. A stage may start from an earlier stage of its arm (`init_from: pretrain`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vitssl.config.sweep import Resources
 from vitssl.config.weights import IMPORT, RELEASED
 from vitssl.files import runs_that_begin
 
-MOST_CELLS = 20_000  # of a sweep: more than anybody waits for
+MOST_CELLS = 20_000  # in one sweep: nobody would wait for more
 
 
 @dataclass
@@ -30,10 +30,10 @@ class Stage:
     """One stage of one cell.
 
     Attributes:
-        where: its file and place there.
-        cli_fields: those that the command line sets.
-        of_file: its fields as the file has them.
-        pointers: {field: stage} of those that name an earlier stage of the arm.
+        where: the sweep file and the stage's place in it, for errors.
+        cli_fields: the dotted fields that the command line sets.
+        of_file: the fields that the file sets, without the command line's.
+        pointers: {field: stage} of the fields that name an earlier stage of the arm.
     """
 
     name: str
@@ -44,6 +44,7 @@ class Stage:
     pointers: dict[str, str] = field(default_factory=dict)
 
     def error_location(self) -> AbstractContextManager[None]:
+        """Add to a ConfigError raised inside the `with` block where this stage's field was set."""
         return error_location(self.where, self.cli_fields)
 
 
@@ -58,23 +59,23 @@ class Cell:
 
 @contextmanager
 def error_location(where: str, cli_fields: Collection[str]) -> Iterator[None]:
-    """Add to an error where its field was set: ``where``, a file and the place in it, or the command line."""
+    """Add to a ConfigError where its field was set: on the command line if it is one of ``cli_fields``, otherwise at ``where``."""
     try:
         yield
     except ConfigError as error:
         # an error that has a place already is about another file, and so is its field
-        reason, wrong = (str(error), "") if error.place else (error.reason, error.field)
-        if any(wrong == name or wrong.startswith((f"{name}.", f"{name}[")) for name in cli_fields):
-            raise ConfigError(f"{reason} (in {where})", wrong, CLI) from None
+        reason, wrong_field = (str(error), "") if error.place else (error.reason, error.field)
+        if any(wrong_field == name or wrong_field.startswith((f"{name}.", f"{name}[")) for name in cli_fields):
+            raise ConfigError(f"{reason} (in {where})", wrong_field, CLI) from None
         changed = f" (the command line set {', '.join(cli_fields)})" if cli_fields else ""
-        raise ConfigError(f"{reason}{changed}", wrong, where) from None
+        raise ConfigError(f"{reason}{changed}", wrong_field, where) from None
 
 
 def cells(spec: Spec) -> list[Cell]:
-    """Every runnable arm at every combination of axis values, each stage merged and checked.
+    """Return a cell for every runnable arm at every combination of axis values, with each stage merged and checked.
 
     Raises:
-        ConfigError: the first mistake, naming the place and the field.
+        ConfigError: for the first mistake, naming its place and field.
     """
     count = len(spec.arms) * math.prod(map(len, spec.axes.values()))
     if count > MOST_CELLS:
@@ -97,39 +98,44 @@ def cells(spec: Spec) -> list[Cell]:
 
 
 def _merged(spec: Spec, arm: str, labels: dict[str, Any], name: str) -> Stage:
-    """A stage, its Run not checked yet."""
+    """Merge the fields of a stage into a Run, which is not checked yet."""
     where, of_file = f"{spec.file}: arms.{arm}.stages.{name}", layers.of_file(spec, arm, labels, name)
-    of_run, cli_fields = layers.merged(spec, arm, labels, name, of_file)
+    run_fields, cli_fields = layers.merged(spec, arm, labels, name, of_file)
     with error_location(where, cli_fields):
-        return Stage(name, merge(Run, of_run), where, cli_fields, of_file)
+        return Stage(name, merge(Run, run_fields), where, cli_fields, of_file)
 
 
 def _check(spec: Spec, cell: Cell) -> None:
-    """Check the Runs of a cell, and find what they start from."""
+    """Check the Runs of a cell, and find the stages and weights that they start from."""
     for i, stage in enumerate(cell.stages):
         with stage.error_location():
             config.check(stage.run)
             config.refuse_inactive_fields(stage.run, stage.cli_fields)
             config.refuse_rising_lr(stage.run)
-            asked = resources_of(spec, cell.arm)
-            world = asked.nodes * max(1, asked.gpus_per_node)
+            job_resources = resources_of(spec, cell.arm)
+            world = job_resources.nodes * max(1, job_resources.gpus_per_node)
             if stage.run.optim.batch_size % world:
-                over = f"resources.nodes x gpus_per_node = {world} processes"
-                raise ConfigError(f"{stage.run.optim.batch_size} is global and cannot be split evenly over {over}", "optim.batch_size")
-            earlier = {each.name: each.run for each in cell.stages[:i]}
-            stage.pointers = _pointers(stage.run, list(earlier), [each.name for each in cell.stages[i:]])
+                divisor = f"resources.nodes x gpus_per_node = {world} processes"
+                raise ConfigError(f"{stage.run.optim.batch_size} is global and cannot be split evenly over {divisor}", "optim.batch_size")
+            earlier = {other.name: other.run for other in cell.stages[:i]}
+            stage.pointers = _pointers(stage.run, list(earlier), [other.name for other in cell.stages[i:]])
             for pointer, parent in stage.pointers.items():
                 check_fits(stage.run, pointer, earlier[parent])
 
 
 def resources_of(spec: Spec, arm: str) -> Resources:
-    """The sweep's resources, overridden by the arm's, which already hold the command line's."""
+    """Return what an arm's jobs ask for: the sweep's resources, overridden by the arm's, which already include the command line's."""
     return resources(spec.file, f"arms.{arm}.resources", vars(spec.resources), spec.arms[arm].resources)
 
 
 def _pointers(run: Run, earlier: list[str], later: list[str]) -> dict[str, str]:
-    """{field: stage} of the fields that name an earlier stage, and not itself or a ``later`` one; others name released weights or paths,
-    which become absolute."""
+    """Return {field: stage} of the fields that name an ``earlier`` stage to start from; paths in other fields are made absolute.
+
+    The other fields may name released weights, imports, files and run folders.
+
+    Raises:
+        ConfigError: a field names the stage itself, a ``later`` one, or nothing that is known.
+    """
     pointers = {}
     for name, value in checkpoints(run).items():
         if value in earlier:
@@ -139,16 +145,16 @@ def _pointers(run: Run, earlier: list[str], later: list[str]) -> dict[str, str]:
         elif value in later and not Path(value).exists():
             raise ConfigError(f"{value} is not an earlier stage of the arm; write it above the stages that start from it", name)
         elif "/" not in value and not Path(value).exists():  # `weights.prepare` checks that paths exist
-            named = unknown(value, earlier).reason if earlier else repr(value)
-            raise ConfigError(f"{named}{'; it' if earlier else ''} is not an earlier stage of the arm, nor a file or run folder", name)
+            shown = unknown(value, earlier).reason if earlier else repr(value)
+            raise ConfigError(f"{shown}{'; it' if earlier else ''} is not an earlier stage of the arm, nor a file or run folder", name)
         else:
             assign(run, name, str(_run_or_file(Path(value), name).resolve()))
     return pointers
 
 
 def _run_or_file(path: Path, field: str) -> Path:
-    """What a path names: the beginning of a run folder's name does for it, where no other begins so."""
-    begun = [] if path.exists() else runs_that_begin(path)
-    if len(begun) > 1:
-        raise ConfigError(f"{path} begins the names of {len(begun)} runs; name one, such as {begun[0]}", field)
-    return begun[0] if begun else path
+    """Return the file or run folder that ``path`` means: a name's beginning stands for a run folder if only one begins with it."""
+    matches = [] if path.exists() else runs_that_begin(path)
+    if len(matches) > 1:
+        raise ConfigError(f"{path} begins the names of {len(matches)} runs; name one, such as {matches[0]}", field)
+    return matches[0] if matches else path

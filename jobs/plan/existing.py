@@ -1,4 +1,4 @@
-"""The run folders that a sweep already has, by the identity that follows from their `run.yaml`, whatever hash their names hold."""
+"""The run folders that a sweep already has, found by the identity of each folder's `run.yaml`, whatever hash its name holds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def run_folders(sweep: Path) -> dict[str, Path]:
-    """{identity: folder}; one that cannot be read is left out, with a note on stderr."""
+    """Return {identity: run folder} of the folder of a ``sweep``; of equal runs, a trained one is taken.
+
+    A folder that cannot be read is left out, with a note on stderr.
+    """
     folders: dict[str, Path] = {}
     finished_first = sorted(sweep.glob("*/run.yaml"), key=lambda path: (not is_trained(path.parent), path))
     for path in finished_first:
@@ -33,19 +36,19 @@ def run_folders(sweep: Path) -> dict[str, Path]:
 
 
 def identity_of(folder: Path) -> str:
-    """The identity of the Run in a folder; its parents count by their identities, not their paths."""
+    """Return the identity of the Run in ``folder``; runs that it starts from count by their identities, not by their paths."""
     job = read_json(folder / "job.json")
     if job.get("schema") == SCHEMA and "identity" in job:
         return job["identity"]
     run = load(folder)
     for field, value in checkpoints(run).items():
-        beside = folder.parent / Path(value).name  # the sweep's folder may have been moved
-        assign(run, field, content_of(beside if beside.is_dir() else Path(value)))
+        sibling = folder.parent / Path(value).name  # the sweep's folder may have been moved
+        assign(run, field, content_of(sibling if sibling.is_dir() else Path(value)))
     return identity(run)
 
 
 def content_of(path: Path) -> str:
-    """What identifies a checkpoint, whatever its path."""
+    """Return what identifies the content of a checkpoint, whatever its path: a run folder's identity, or the hash of a file."""
     if not path.exists():
         return f"not fetched yet: {path.name}"
     if path.is_dir():
@@ -57,30 +60,36 @@ def content_of(path: Path) -> str:
 
 
 def superseded(jobs: Sequence[Job], sweep: Path) -> str | None:
-    """What to say where runs of an earlier submission are trained, and others of their arms, stages and axes are now to be."""
+    """Return a warning if jobs are to be trained in the place of trained runs of an earlier submission, or None.
+
+    Such a run has the arm, stage and axis values of the job, but other fields. It is kept, but the report does not show it.
+    """
     places = {_place(job.arm, job.stage, job.axes): job for job in jobs}
-    kept = {job.folder for job in jobs}
-    left, changed = 0, dict[tuple[str, str], list[str]]()
-    for folder in sorted(path.parent for path in sweep.glob("*/job.json") if path.parent not in kept and is_trained(path.parent)):
-        with suppress(ConfigError):  # damaged, and not needed
+    current = {job.folder for job in jobs}
+    count, changed = 0, dict[tuple[str, str], list[str]]()
+    for folder in sorted(path.parent for path in sweep.glob("*/job.json") if path.parent not in current and is_trained(path.parent)):
+        with suppress(ConfigError):  # a damaged record is not needed
             record = read_json(folder / "job.json")
             job = places.get(_place(record.get("arm"), record.get("stage"), record.get("axes")))
             if job is not None and not job.is_trained:
-                if (job.arm, job.stage) not in changed:  # a run.yaml takes long to read
+                if (job.arm, job.stage) not in changed:  # reading a run.yaml takes long, so one per arm and stage has to do
                     changed[job.arm, job.stage] = _changed(load(folder), job.run)
-                left += 1
+                count += 1
     fields = list(dict.fromkeys(line for lines in changed.values() for line in lines))
-    if not left:
+    if not count:
         return None
-    what = f"{counted(left, 'trained run')} of {sweep.name} {'differs' if left == 1 else 'differ'} from these"
-    return f"{what}{f' in {few(fields)}' if fields else ''}: kept, but not in the report"
+    summary = f"{counted(count, 'trained run')} of {sweep.name} {'differs' if count == 1 else 'differ'} from these"
+    return f"{summary}{f' in {few(fields)}' if fields else ''}: kept, but not in the report"
 
 
 def trained_otherwise(jobs: Sequence[Job], sweep: Path) -> str | None:
-    """What to say where runs of this sweep are trained, and by other code than there is now: their identities are of fields alone."""
+    """Return a note if trained runs of this sweep were trained by other code than today's, or None.
+
+    Identities depend on fields alone, so that changed code does not train a run again.
+    """
     runs: dict[Path, list[str]] = {}
     for job in (job for job in jobs if job.is_trained):
-        with suppress(ConfigError):  # damaged
+        with suppress(ConfigError):  # a damaged record is skipped
             if (source := snapshot_of(job.results, read_json(job.results / "job.json"))) is not None:
                 runs.setdefault(source, []).append(job.folder.name)
     changed = {source: files for source in runs if (files := differing([source, ROOT]))}
@@ -92,21 +101,22 @@ def trained_otherwise(jobs: Sequence[Job], sweep: Path) -> str | None:
 
 
 def _place(arm: str | None, stage: str | None, axes: dict | None) -> str:
+    """Return a key for an arm, a stage and the values of the axes, to find a run of the same place in the sweep."""
     return json.dumps([arm, stage, axes], sort_keys=True)
 
 
 def _changed(before: Run, now: Run) -> list[str]:
-    """The fields that tell two Runs apart, but for what they start from, each with its values."""
+    """List the fields in which two Runs differ, each with both values, except the fields that name what they start from."""
     first, second = (dotted(identifying(run)) for run in (before, now))
     names = {name for name in first.keys() | second.keys() if first.get(name) != second.get(name)} - checkpoints(now).keys()
-    if before.data.sha256 is None or now.data.sha256 is None:  # not built yet
+    if before.data.sha256 is None or now.data.sha256 is None:  # the hash of shards that are not built yet is not known
         names.discard("data.sha256")
-    parts = {name for name in names if any(other.startswith(f"{name}.") for other in names)}
+    groups = {name for name in names if any(other.startswith(f"{name}.") for other in names)}
     values = [dotted(dataclasses.asdict(run)) for run in (before, now)]
-    shown = {name: [_shown(of, name) for of in values] for name in sorted(names - parts)}
+    shown = {name: [_shown(fields, name) for fields in values] for name in sorted(names - groups)}
     return ["the images" if name == "data.sha256" else f"{name} ({old}, now {new})" for name, (old, new) in shown.items()]
 
 
 def _shown(values: dict[str, Any], name: str) -> str:
-    """A field's value; of a part, whether it is there."""
+    """Return a field's value as text, or "on" for a group of fields that is set."""
     return "on" if any(other.startswith(f"{name}.") for other in values) else flow(values.get(name))

@@ -1,4 +1,4 @@
-"""What a person may not have meant, said before anything is trained: each of it may be meant, and is no error."""
+"""Notes on settings that a user may not have meant, printed before anything is trained; all of them are allowed."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from vitssl.words import listed
 if TYPE_CHECKING:
     from jobs.plan.cells import Cell
 
-CONTRASTED = ("simclr", "dino")  # what tells an image's views from others': by their colours, where these are alike
+CONTRASTED = ("simclr", "dino")  # objectives that tell the views of one image from others', by their colours if these stay unchanged
 COLOURS = "[{jitter: {prob: 0.8}}, {gray: {prob: 0.2}}]"
-LARGER = 10  # times as many weights as the network's has a decoder that costs far more than it
+LARGER = 10  # times the network's weights: a larger decoder costs far more than the network
 
 
 WITHOUT_BF16 = r"(?i)\b(V100|P100|T4|TITAN|GTX|RTX[ -]?20\d\d|RTX[ -]?[4568]000|2080)\b(?! ?Ada)"  # names of boards before Ampere
 
 
 def notes(spec: Spec, made: Sequence[Cell], site: Site) -> list[str]:
-    """A line each, the same one once."""
-    of_runs = [*_untested_folds(made), *_alike_in_colours(made), *_large_decoders(made), *_without_bf16(made, site)]
-    return list(dict.fromkeys([*_own_values(spec), *of_runs]))
+    """Return the notes, one line each and without duplicates."""
+    run_notes = [*_untested_folds(made), *_alike_in_colours(made), *_large_decoders(made), *_without_bf16(made, site)]
+    return list(dict.fromkeys([*_own_values(spec), *run_notes]))
 
 
 def _own_values(spec: Spec) -> Iterator[str]:
-    """Stages that set the field of an axis themselves: their runs have the axis's value in their name alone."""
+    """Yield a note for each stage that sets the field of an axis itself, so that its runs have the axis value only in their names."""
     for axis in (axis for axis in spec.axes if axis not in spec.added_axes and is_of_values(spec, axis)):
         for arm, recipe in spec.arms.items():
             for stage, fields in recipe.stages.items():
@@ -41,7 +41,7 @@ def _own_values(spec: Spec) -> Iterator[str]:
 
 
 def _untested_folds(made: Sequence[Cell]) -> Iterator[str]:
-    """Folds that no seed tests on."""
+    """Yield a note if the seeds of a sweep test only some of the folds of ``data.folds``."""
     tested: dict[int, set[int]] = {}
     for folds, seed in ((run.data.folds, run.seed) for _, run in _places(made)):
         if folds is not None:
@@ -52,14 +52,14 @@ def _untested_folds(made: Sequence[Cell]) -> Iterator[str]:
 
 
 def _places(made: Iterable[Cell]) -> Iterator[tuple[str, Run]]:
-    """Every Run with the arm that it is of, and the stage where there are several."""
+    """Yield every Run with its arm, or with ARM.STAGE if the arm has several stages."""
     for cell in made:
         for stage in cell.stages:
             yield cell.arm if len(cell.stages) == 1 else f"{cell.arm}.{stage.name}", stage.run
 
 
 def _alike_in_colours(made: Iterable[Cell]) -> Iterator[str]:
-    """SimCLR and DINO on coloured images in views of unchanged colours, by which an image's views are known without looking further."""
+    """Yield a note if SimCLR or DINO trains on coloured images whose views keep their colours, which alone give an image away."""
     for place, run in _places(made):
         views = run.data.views.enabled()
         contrasted = [name for name in active(run.objectives) if name in CONTRASTED]
@@ -69,19 +69,19 @@ def _alike_in_colours(made: Iterable[Cell]) -> Iterator[str]:
 
 
 def _coloured(run: Run) -> bool:
-    """Are its images not grey? Of shards that are not built yet that is not known, and they are not called coloured."""
+    """Whether the images of ``run`` are known to have colours; False for shards that are not built yet."""
     index = expected_index(run.data)
     return index is not None and len(set(index.mean)) > 1
 
 
 def _without_bf16(made: Iterable[Cell], site: Site) -> Iterator[str]:
-    """Runs in bf16 on a board that computes it by other means."""
+    """Yield a note if Runs train in bf16 on a GPU without native bf16."""
     if site.gpu and re.search(WITHOUT_BF16, site.gpu) and any(run.loop.precision == "bf16" for _, run in _places(made)):
         yield f"a {site.gpu} has no native bf16, which makes it slow; use loop.precision=fp16"
 
 
 def _large_decoders(made: Iterable[Cell]) -> Iterator[str]:
-    """Decoders of full size, as MAE's are by default, on networks that are far smaller."""
+    """Yield a note for a decoder of full size, as MAE's is by default, on a network that is far smaller."""
     for _, run in _places(made):
         size = size_of(run.backbone)
         for name, objective in active(run.objectives).items():

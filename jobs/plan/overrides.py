@@ -1,14 +1,15 @@
-"""Fields that are set outside the Run's stage: by the command line's `key=value`, and by the values of a sweep's axes.
+"""Fields that are set outside a Run's stage: by `key=value` on the command line, and by the values of a sweep's axes.
 
-    [arms.ARM.][STAGE.]FIELD    a field of Runs: of all, of one arm, of one stage, or of one stage of one arm (axes: all, or of one stage)
+    [arms.ARM.][STAGE.]FIELD    a field of all Runs, of an arm, of a stage, or of a stage of an arm (in axes: of all, or of a stage)
     [arms.ARM.]resources.FIELD  what jobs ask for
     site.FIELD                  where they run
     axes.NAME=[...] arms=[...]  the part of the sweep that runs
-    axes.FIELD=[...]            one more axis, of the values of a field; axes.NAME={LABEL: {FIELD: value}} of sets of fields
+    axes.FIELD=[...]            an additional axis of a field's values; axes.NAME={LABEL: {FIELD: value}} of sets of fields
     name columns baseline metric select length equalize equal_to
     budget.FIELD                what the sweep may cost
 
-A key that is not a field's whole path may set several: `resources={nodes: 2, hours: 1}`, `finetune={optim.lr: 1e-4}`.
+A key may also name a group of fields, and its value set several of them: `resources={nodes: 2, hours: 1}`,
+`finetune={optim.lr: 1e-4}`.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from vitssl.words import listed
 
 RUN_FIELDS = {f.name for f in dataclasses.fields(Run)}
 OF_THE_SWEEP = {"name", "columns", "baseline", "metric", "select", "length", "equalize", "equal_to"}
-OTHERS = ("arms", "axes", "budget", "resources", "site", *sorted(OF_THE_SWEEP))  # what else the command line's keys may begin with
-CLI = "command line"  # as an error's place
+OTHERS = ("arms", "axes", "budget", "resources", "site", *sorted(OF_THE_SWEEP))  # other first words of the command line's keys
+CLI = "command line"  # what errors name as their place
 
 
 class Setting(NamedTuple):
-    """A field of Runs and its value: in all arms and stages, or in those named."""
+    """A field of Runs and its value, for all arms and stages or only for the named ones."""
 
     arm: str | None
     stage: str | None
@@ -42,64 +43,76 @@ class Setting(NamedTuple):
 
     @property
     def whose(self) -> str:
-        """Such as arms.ssat.train; empty where it is for all Runs."""
+        """The arm and stage that the setting is for, such as arms.ssat.train; empty if it is for all Runs."""
         return ".".join(part for part in (self.arm and f"arms.{self.arm}", self.stage) if part)
 
     @property
     def prefix(self) -> str:
-        """The same, to be followed by a field."""
+        """The arm and stage that the setting is for, with a dot behind them; empty if it is for all Runs."""
         return f"{self.whose}." if self.whose else ""
 
     @property
     def key(self) -> str:
-        """As written on the command line."""
+        """The key of the setting, as written on the command line."""
         return f"{self.prefix}{self.field}".removesuffix(".")
 
     @property
     def leaves(self) -> dict[str, Any]:
-        """{dotted field: value} of all that it sets."""
+        """{dotted field: value} of all single fields that the setting sets."""
         return dotted(nested({self.field: self.value})) if self.field else {}
 
     @property
     def objective(self) -> str | None:
-        """The objective whose field it sets; None where it sets another field, or a whole objective."""
+        """The objective whose field the setting sets; None if it sets another field, or a whole objective."""
         head, *rest = self.field.split(".")
         return rest[0] if head == "objectives" and len(rest) > 1 else None
 
     @property
     def narrowness(self) -> tuple[bool, bool]:
-        """As they are merged: an arm's settings win over a stage's, which win over those of all Runs."""
+        """A sort key for merging: settings of an arm win over settings of a stage, which win over settings for all Runs."""
         return self.arm is not None, self.stage is not None
 
     def reaches(self, arm: str, stage: str) -> bool:
+        """Whether the setting is for this stage of this arm."""
         return self.arm in (None, arm) and self.stage in (None, stage)
 
     def sets(self, field: str) -> bool:
-        """Does it set this dotted field, or the part that it is in?"""
+        """Whether the setting sets this dotted ``field``, or the whole part of a Run that holds it."""
         return any(field == name or (value != {} and field.startswith(f"{name}.")) for name, value in self.leaves.items())
 
     def applies_to(self, stage: str, run: Run) -> bool:
-        """Does it set a field that this stage's Run reads?"""
+        """Whether the setting sets a field that the Run of this stage reads."""
         if self.stage not in (None, stage) or (self.objective is not None and self.objective not in active(run.objectives)):
             return False
         return reads_labels(run) or not all(name.startswith("data.labels") for name in self.leaves)
 
     def check(self, stages: Collection[str], where: str) -> None:
-        """Raises a ConfigError where there is no such stage or field, or the value is of another type."""
+        """Check that the setting's stage and field exist, and that its value has the field's type.
+
+        Args:
+            stages: the names of the stages that may be meant.
+            where: the file or command line that an error names.
+
+        Raises:
+            ConfigError: otherwise, with advice.
+        """
         if self.stage in OTHERS and self.stage not in stages:
             raise ConfigError(f"{self.stage} is not a field of a run", self.key, where)
         if self.stage not in (None, *stages):
             known = [*sorted(RUN_FIELDS), *stages, *(OTHERS if where == CLI else ())]
             is_of_a_stage = self.field.partition(".")[0] in RUN_FIELDS  # what begins it was to be a stage
-            near = closest(self.stage, known)
-            of_sweep = bool(near) and near[0] in OTHERS and not self.field and not meant(self.stage)
-            error = unknown(self.stage, stages, also=near) if is_of_a_stage or of_sweep else not_a_field(self.stage, known, self.key)
+            similar = closest(self.stage, known)
+            of_sweep = bool(similar) and similar[0] in OTHERS and not self.field and not meant(self.stage)
+            error = unknown(self.stage, stages, also=similar) if is_of_a_stage or of_sweep else not_a_field(self.stage, known, self.key)
             raise ConfigError(error.reason, self.key, where)
         fill(Run, {self.field: self.value} if self.field else self.value, where=where, field=self.whose)
 
 
 def settings(fields: dict[str, Any], arm: str | None = None) -> Iterator[Setting]:
-    """What a mapping sets, whose keys are `[STAGE.]FIELD`; a stage's `{}` sets nothing, in a stage that has to be there."""
+    """Yield the settings of a mapping whose keys are `[STAGE.]FIELD`, for one ``arm`` or for all.
+
+    The value `{}` of a stage sets nothing, but the stage has to exist.
+    """
     for key, value in fields.items():
         head, _, rest = str(key).partition(".")
         if head in RUN_FIELDS:
@@ -111,33 +124,37 @@ def settings(fields: dict[str, Any], arm: str | None = None) -> Iterator[Setting
 
 
 def layer(chosen: Iterable[Setting], arm: str | None, stage: str | None, below: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The settings of exactly this arm and stage, as a layer of a Run.
+    """Merge the settings for exactly this arm and stage into a layer of a Run.
 
-    Over the layers ``below`` a field of an objective applies where that objective is on, and switches none on:
-    that is what `objectives.mae={}` does.
+    A field of an objective applies only if that objective is on after the layers ``below`` and the other settings; it does not switch the
+    objective on, as `objectives.mae={}` does. Without ``below`` it always applies.
     """
-    mine = [s for s in chosen if (s.arm, s.stage) == (arm, stage) and s.field]
+    own = [s for s in chosen if (s.arm, s.stage) == (arm, stage) and s.field]
     if below is not None:
-        whole = nested(below, *({s.field: s.value} for s in mine if s.objective is None))
-        on = {name for name, value in (whole.get("objectives") or {}).items() if value is not None}
-        mine = [s for s in mine if s.objective is None or s.objective in on]
-    return nested(*({s.field: s.value} for s in mine))
+        merged = nested(below, *({s.field: s.value} for s in own if s.objective is None))
+        switched_on = {name for name, value in (merged.get("objectives") or {}).items() if value is not None}
+        own = [s for s in own if s.objective is None or s.objective in switched_on]
+    return nested(*({s.field: s.value} for s in own))
 
 
 @dataclass
 class Overrides:
-    """The command line's settings, sorted by what they set."""
+    """The command line's settings, grouped by what they set."""
 
     arms: list[str] | None = None
     axes: dict[str, list[Any] | dict[str, Any]] = field(default_factory=dict)
-    resources: dict[str | None, dict[str, Any]] = field(default_factory=dict)  # arm, or None for all -> fields
+    resources: dict[str | None, dict[str, Any]] = field(default_factory=dict)  # arm, or None for all arms -> fields
     site: dict[str, Any] = field(default_factory=dict)
     sweep: dict[str, Any] = field(default_factory=dict)
     settings: list[Setting] = field(default_factory=list)
 
 
 def parse(arguments: list[str]) -> Overrides:
-    """Sort the command line's `key=value`."""
+    """Group the command line's `key=value` by what they set.
+
+    Raises:
+        ConfigError: a word is not `key=value`, or cannot be what its key asks for.
+    """
     _refuse_twice(arguments)
     result = Overrides()
     for argument in arguments:
@@ -150,17 +167,21 @@ def parse(arguments: list[str]) -> Overrides:
 
 
 def _refuse_twice(arguments: list[str]) -> None:
-    """A key has one value; a shell makes several words of one with braces, as axes.seed={0,1,2}."""
+    """Refuse a key that is given several values.
+
+    For example, a shell turns ``axes.seed={0,1,2}`` without quotes into ``axes.seed=0 axes.seed=1 axes.seed=2``, which is refused.
+    """
     values: dict[str, set[str]] = {}
     for key, _, text in (argument.partition("=") for argument in arguments if "=" in argument):
         values.setdefault(key.strip(), set()).add(text)
     for key, texts in values.items():
         if len(texts) > 1:
-            several = "" if key in OTHERS else f"; axes.{key.removeprefix('axes.')}=[A,B] makes a run with each"
-            raise ConfigError(f"it is given as {listed(sorted(texts))}; leave out all but one, and put braces in quotes{several}", key, CLI)
+            advice = "" if key in OTHERS else f"; axes.{key.removeprefix('axes.')}=[A,B] makes a run with each"
+            raise ConfigError(f"it is given as {listed(sorted(texts))}; leave out all but one, and put braces in quotes{advice}", key, CLI)
 
 
 def _advice(argument: str) -> str:
+    """Advise what to write instead of a word that is not `key=value`."""
     if Path(argument).suffix in (".yaml", ".yml"):
         return "; one sweep file at a time, before all key=value"
     if argument.endswith(":") and re.fullmatch(r"\w+(\.\w+)*:", argument):
@@ -169,10 +190,11 @@ def _advice(argument: str) -> str:
 
 
 def _file_under(result: Overrides, key: str, value: Any) -> None:
+    """Add the ``value`` of a ``key`` to the group of ``result`` that it belongs to, taking mappings without a field's name apart."""
     arm, name = None, key
     if key.startswith("arms."):
         arm, _, name = key.removeprefix("arms.").partition(".")
-        name = name.removeprefix("stages.")  # as the file has it
+        name = name.removeprefix("stages.")  # as the sweep file spells it: arms.ARM.stages.STAGE
     head, _, rest = name.partition(".")
     examples = {"": f"{key}.optim.lr=1e-3", "axes": "axes.seed=[0,1]", "resources": f"{key}.nodes=2", "site": "site.gpu=H200"}
     examples["budget"] = "budget.gpu_hours=100"
@@ -200,11 +222,21 @@ def _file_under(result: Overrides, key: str, value: Any) -> None:
 
 
 def _as_list(value: Any) -> list[Any]:
+    """Return a single value as a list of one, and null as an empty list."""
     return [] if value is None else value if isinstance(value, list) else [value]
 
 
 def check(asked: Overrides, stages: dict[str, list[str]], chosen: Collection[str]) -> None:
-    """Check that every field that the command line sets belongs to a Run of the ``chosen`` arms; ``stages`` are those of every arm."""
+    """Check that every field that the command line sets belongs to a Run of an arm that runs.
+
+    Args:
+        asked: the command line's settings.
+        stages: the stages of every arm of the sweep.
+        chosen: the arms that run.
+
+    Raises:
+        ConfigError: an arm, a stage or a field is not known or does not run, or a value has the wrong type.
+    """
     for arm in (*asked.resources, *(setting.arm for setting in asked.settings)):
         if arm is not None and arm not in stages:
             raise ConfigError(f"{unknown(arm, stages).reason}; a new arm is written into the sweep file", f"arms.{arm}", CLI)
@@ -225,13 +257,17 @@ def check(asked: Overrides, stages: dict[str, list[str]], chosen: Collection[str
 
 
 def mapping(value: Any, path: str, file: str) -> dict[str, Any]:
+    """Return ``value`` if it is a mapping, and raise a ConfigError otherwise."""
     if not isinstance(value, dict):
         raise ConfigError(f"{value!r} is not a mapping of names; write {{name: value}}", path, file)
     return value
 
 
 def axis_values(name: str, values: Any, file: str) -> dict[Any, dict[str, Any]]:
-    """{label: fields}: a list gives values of the field that the axis is named after, a mapping names sets of fields."""
+    """Return an axis as {label: fields}.
+
+    A list holds values of the field that the axis is named after; a mapping names sets of fields.
+    """
     path = f"axes.{name}"
     if isinstance(values, dict) and values:
         return {key: mapping({} if fields is None else fields, f"{path}.{key}", file) for key, fields in values.items()}
@@ -244,7 +280,7 @@ def axis_values(name: str, values: Any, file: str) -> dict[Any, dict[str, Any]]:
 
 
 def added_axes(asked: dict[str, Any], of_file: dict[str, dict], stages: list[str]) -> dict[str, dict[Any, dict[str, Any]]]:
-    """The command line's axes that the file does not have."""
+    """Return the axes of the command line that the file does not have, as {name: {label: fields}}."""
     axes = {}
     for name, values in asked.items():
         if name not in of_file:
@@ -258,15 +294,16 @@ def added_axes(asked: dict[str, Any], of_file: dict[str, dict], stages: list[str
 
 
 def _check_field(axis: str, of_file: dict[str, dict], stages: list[str]) -> None:
-    """A list of values is of the field that the axis is named after."""
+    """Check that an axis that is given as a list is named after a field of Runs."""
     try:
         for setting in settings({axis: UNSET}):
             setting.check(stages, "")
     except ConfigError as error:
-        near = closest(axis, list(of_file))
-        reason = unknown(axis, of_file, also=near).reason if near else error.reason
+        similar = closest(axis, list(of_file))
+        reason = unknown(axis, of_file, also=similar).reason if similar else error.reason
         raise ConfigError(reason, f"axes.{axis}", CLI) from None
 
 
 def _label(value: Any) -> Any:
+    """Return the label of a value of an axis: the value itself if it is a number, a text or a boolean, otherwise its text."""
     return value if isinstance(value, (int, float, str, bool)) else str(value)

@@ -1,4 +1,4 @@
-"""How fast, and for how much energy, earlier runs of an architecture trained: the finished runs of a runs folder measured it."""
+"""The pace of training: speed and energy per image of each architecture, as measured by the finished runs in a folder of runs."""
 
 from __future__ import annotations
 
@@ -19,59 +19,59 @@ from vitssl.words import note
 
 
 class Key(NamedTuple):
-    """What a measured pace applies to."""
+    """The facts that two runs must share for the pace of one to apply to the other."""
 
     architecture: str
     executor: str
     on_gpu: bool
-    gpu: str | None  # the site's
+    gpu: str | None  # the GPU model that the site names
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Medians over runs."""
+    """The speed and the energy per image of training, as medians over runs."""
 
-    images_per_s: float  # of one process, while it trains
-    kwh_per_image: float | None  # of all that a run did; None where no energy was recorded
+    images_per_s: float  # of one process, during training
+    kwh_per_image: float | None  # energy of all that a run did, per image trained on; None if no energy was recorded
     device: str
 
 
 def key_of(run: Run, resources: Resources, launch: Launch) -> Key:
-    """What a run's pace goes by."""
+    """Return the key of the pace that applies to a run."""
     return Key(architecture(run), launch.executor, on_gpu(run, resources, launch), launch.site.gpu)
 
 
 def on_gpu(run: Run, resources: Resources, launch: Launch) -> bool:
-    """Will a run train on GPUs?"""
+    """Whether a run will train on GPUs."""
     if run.loop.device == "cpu":
         return False
-    return bool(resources.gpus_per_node if launch.executor == "slurm" else visible_gpus())  # which nothing hides from a run here
+    return bool(resources.gpus_per_node if launch.executor == "slurm" else visible_gpus())  # a local run sees the same GPUs
 
 
 def measured(runs: Path, but: Path | None = None) -> dict[Key, Pace]:
-    """The pace of every architecture that has a finished run in a folder of sweeps, the sweep ``but`` left out."""
+    """Return the pace of every architecture with a finished run in ``runs``, a folder of sweeps; the sweep ``but`` is left out."""
     paces: dict[Key, list[Pace]] = {}
-    for done in sorted(path for path in runs.glob("*/*/done.json") if path.parents[1] != but):
+    for done_file in sorted(path for path in runs.glob("*/*/done.json") if path.parents[1] != but):
         try:
-            for key, pace in _of_run(done.parent):
+            for key, pace in _of_run(done_file.parent):
                 paces.setdefault(key, []).append(pace)
-        except ConfigError as error:  # of whatever sweep: it must not stop this one
+        except ConfigError as error:  # damage in another sweep must not stop this one
             note(f"the pace of a run is not counted: {error}")
     return {key: _median(values) for key, values in paces.items()}
 
 
 def _of_run(folder: Path) -> Iterator[tuple[Key, Pace]]:
-    """The pace of a finished run, if its folder says it."""
+    """Yield the key and pace of a finished run, unless its folder does not say them or it was reused."""
     job = read_json(folder / "job.json")
-    told = job.keys() >= {"architecture", "executor", "site"} and "reused_from" not in job  # which counts where it was trained
-    pace = _pace(folder, read_json(folder / DONE)) if told else None
+    usable = job.keys() >= {"architecture", "executor", "site"} and "reused_from" not in job  # a reused run counts where it was trained
+    pace = _pace(folder, read_json(folder / DONE)) if usable else None
     if pace is not None:
         gpu = read_json(folder / "cost.json").get("inference_device") == "cuda"
         yield Key(job["architecture"], job["executor"], gpu, job["site"].get("gpu")), pace
 
 
 def _pace(folder: Path, done: dict) -> Pace | None:
-    """That of one run; None where it logged no speed."""
+    """Return the pace of one run, or None if it logged no speed."""
     events = read_events(folder / "metrics.jsonl")
     starts = [event for event in events if event["event"] == "start"]
     rates = [event["images_per_s"] for event in events if event["event"] == "train" and "images_per_s" in event]
@@ -79,10 +79,11 @@ def _pace(folder: Path, done: dict) -> Pace | None:
         return None
     images = done.get("step", 0) * starts[-1].get("batch_size", 0)
     energy_kwh = sum(read_json(record)["energy_kwh"] for record in folder.glob("emissions-*.json"))
-    rates = rates[1:] or rates  # in the first steps memory is found and caches fill, which would count in a run of few lines
+    rates = rates[1:] or rates  # memory is allocated and caches fill in the first steps, which would distort a run of few lines
     return Pace(median(rates) / starts[-1]["world_size"], energy_kwh / images if energy_kwh and images else None, starts[-1]["device"])
 
 
 def _median(paces: list[Pace]) -> Pace:
+    """Return the medians over several ``paces``; the energy's is over those that have one."""
     energies = [pace.kwh_per_image for pace in paces if pace.kwh_per_image is not None]
     return Pace(median(pace.images_per_s for pace in paces), median(energies) if energies else None, paces[-1].device)

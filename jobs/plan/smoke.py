@@ -1,4 +1,4 @@
-"""`--smoke`: every arm for five real steps on tiny data and small widths, to show that a sweep works from end to end."""
+"""`--smoke`: train every arm for five real steps on tiny data and with small widths, to show that a sweep works from end to end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vitssl.config.sweep import Budget, Resources
 from vitssl.config.weights import IMPORT, RELEASED
 
 SOURCE = "digits"
-# set over the merged Run, where the part that holds the field is on and reads it
+# fields that are set over the merged Run, if the part that holds a field is on and reads it
 TINY: dict[str, Any] = {
     "data.source": SOURCE,
     "data.sha256": None,
@@ -38,7 +38,7 @@ TINY: dict[str, Any] = {
 
 
 def narrow(spec: Spec) -> Spec:
-    """The sweep with the first value of each axis, on one process, without a budget and with nothing to compare it with."""
+    """Return the sweep with the first value of each axis, for one process, without a budget and without published numbers."""
     axes = {name: dict([next(iter(values.items()))]) for name, values in spec.axes.items()}
     resources = Resources(nodes=1, gpus_per_node=min(1, spec.resources.gpus_per_node), cpus_per_gpu=1, hours=0.25)
     arms = {name: dataclasses.replace(arm, resources={}, published=None, published_cost=None) for name, arm in spec.arms.items()}
@@ -50,43 +50,43 @@ def narrow(spec: Spec) -> Spec:
 
 
 def told(spec: Spec) -> str:
-    """What a smoke run trains, in a line."""
+    """Say in one line what a smoke run trains."""
     chosen = ", ".join(f"{axis}={next(iter(values))}" for axis, values in spec.axes.items())
     return f"smoke: five steps of tiny networks on {SOURCE}{f', at the first value of every axis: {chosen}' if chosen else ''}"
 
 
 def shrink(run: Run, spec: Spec, runs: Path, where: str) -> Run:
-    """A Run made tiny; it keeps its objectives, augmentation, optimiser and schedule."""
-    tiny = {"data.shards": str(runs / ".smoke" / SOURCE)} | {k: v for k, v in TINY.items() if _reads(run, k)}
-    tiny |= {"data.val_fraction": 0.2} if run.data.val_split else {}  # digits have no such split
-    tiny |= _fields({f"objectives.{name}": objective.smoke for name, objective in active(run.objectives).items()}, run)
+    """Return ``run`` made tiny; it keeps its objectives, augmentation, optimiser and schedule."""
+    tiny_fields = {"data.shards": str(runs / ".smoke" / SOURCE)} | {k: v for k, v in TINY.items() if _reads(run, k)}
+    tiny_fields |= {"data.val_fraction": 0.2} if run.data.val_split else {}  # digits have no such split
+    tiny_fields |= _fields({f"objectives.{name}": objective.smoke for name, objective in active(run.objectives).items()}, run)
     networks = {"backbone": run.backbone, **config.teachers(run)}
-    tiny |= _fields({path: config.FAMILIES[config.module(network)].smoke for path, network in networks.items()}, run)
-    weights = config.checkpoints(run)  # those from outside the sweep fit the full sizes only
-    tiny |= {name: None for name, value in weights.items() if value.startswith((RELEASED, IMPORT)) or Path(value).is_absolute()}
+    tiny_fields |= _fields({path: config.FAMILIES[config.module(network)].smoke for path, network in networks.items()}, run)
+    weights = config.checkpoints(run)  # weights from outside the sweep only fit the full sizes
+    tiny_fields |= {name: None for name, value in weights.items() if value.startswith((RELEASED, IMPORT)) or Path(value).is_absolute()}
     try:
-        small = merge(Run, dataclasses.asdict(run), tiny, where=where)
-        chosen = {k: v for k, v in config.dotted(spec.smoke).items() if _reads(small, k)}
-        small = merge(Run, dataclasses.asdict(small), chosen, where=where)
-        for fields in small.evals.values():
-            if isinstance(fields, dict):  # an evaluator, of the few images that there are
-                few = {"k": min(3, fields["k"])} if isinstance(fields.get("k"), int) else {}
-                fields.update(few, shards=None, split="test")
-        config.check(small, where=where)
+        tiny_run = merge(Run, dataclasses.asdict(run), tiny_fields, where=where)
+        chosen = {k: v for k, v in config.dotted(spec.smoke).items() if _reads(tiny_run, k)}
+        tiny_run = merge(Run, dataclasses.asdict(tiny_run), chosen, where=where)
+        for fields in tiny_run.evals.values():
+            if isinstance(fields, dict):  # an evaluator, which has only few images
+                neighbours = {"k": min(3, fields["k"])} if isinstance(fields.get("k"), int) else {}
+                fields.update(neighbours, shards=None, split="test")
+        config.check(tiny_run, where=where)
     except ConfigError as error:
         reason = f"{error.reason} (in the --smoke form of this Run; the sweep's `smoke:` may set other fields)"
         raise ConfigError(reason, error.field, error.place) from None
-    return small
+    return tiny_run
 
 
 def _fields(parts: dict[str, dict[str, Any]], run: Run) -> dict[str, Any]:
-    """The fields of parts of the Run by dotted name, as far as they are read."""
+    """Return the fields of several parts of a Run by their dotted names, without fields that the Run does not read."""
     dotted_fields = {f"{path}.{name}": value for path, fields in parts.items() for name, value in fields.items()}
     return {name: value for name, value in dotted_fields.items() if _reads(run, name)}
 
 
 def _reads(run: Run, key: str) -> bool:
-    """Is the part that holds the field on, and does it read the field?"""
+    """Whether the part of a Run that holds the field ``key`` is on and reads it."""
     part: Any = run
     for name in key.split(".")[:-1]:
         part = getattr(part, name)

@@ -1,4 +1,4 @@
-"""Read a sweep file, check it and narrow it to what the command line asks for; `jobs.plan.cells` makes Runs of it."""
+"""Reading a sweep file: it is checked, and narrowed to what the command line asks for. `jobs.plan.cells` makes Runs of it."""
 
 from __future__ import annotations
 
@@ -16,44 +16,45 @@ from vitssl.costs.emissions import visible_gpus
 from vitssl.records import MOST
 from vitssl.words import counted, note
 
-NAME = r"\w[\w.-]{0,99}"  # of a sweep, an arm or a stage: a part of folders and of batch scripts
-MOST_LENGTH = 1000  # times
-OF_A_VALUE = {"optional", "equalize", "equal_to"}  # what an axis value may say besides the fields that it sets
+NAME = r"\w[\w.-]{0,99}"  # of a sweep, an arm or a stage: it becomes part of folder names and batch scripts
+MOST_LENGTH = 1000  # the largest factor of the epochs
+OF_A_VALUE = {"optional", "equalize", "equal_to"}  # keys of an axis value that are no fields of Runs
 
 
 class Equal(NamedTuple):
-    """What arms are to cost as much of as another one."""
+    """The rule that arms cost as much as a reference arm, in one quantity."""
 
     quantity: Quantity
-    reference: str  # the arm
+    reference: str  # the name of the arm
 
 
 @dataclass
 class Spec(SweepFile):
-    """A sweep file, read and narrowed to what was asked for; its axes are name -> {label: settings}."""
+    """A sweep file, read and narrowed to what was asked for; its axes are {name: {label: settings}}."""
 
     file: str = ""
     overrides: Overrides = field(default_factory=Overrides)
-    added_axes: list[str] = field(default_factory=list)  # by the command line
+    added_axes: list[str] = field(default_factory=list)  # axes that only the command line has
     left_out: list[str] = field(default_factory=list)  # arms of the file that do not run
-    equal: dict[str, dict[Any, Equal | None]] = field(default_factory=dict)  # of the values of axes that say so
+    # {axis: {label: rule}} of the axis values that set `equalize`; None is off
+    equal: dict[str, dict[Any, Equal | None]] = field(default_factory=dict)
 
     def equal_of(self, labels: dict[str, Any]) -> Equal | None:
-        """What the arms are to cost equally much of, at these values of the axes."""
-        of_axes = [self.equal[axis][label] for axis, label in labels.items() if label in self.equal.get(axis, {})]
-        return of_axes[-1] if of_axes else _equal(self, vars(self), self.place("equalize"))
+        """Return what the arms are to cost equally much of at these axis values, or None; the last axis that sets it wins."""
+        rules = [self.equal[axis][label] for axis, label in labels.items() if label in self.equal.get(axis, {})]
+        return rules[-1] if rules else _equal(self, vars(self), self.place("equalize"))
 
     @property
     def equal_facts(self) -> dict[str, Any]:
-        """For the report: what all arms cost equally much of, and where values of axes say otherwise, by axis and label."""
-        whole, axes = self.equal_of({}), {axis: values for axis, values in self.equal.items() if values}
+        """The facts for the report: what all arms cost equally much of, and the axis values with another rule, by axis and label."""
+        default, axes = self.equal_of({}), {axis: values for axis, values in self.equal.items() if values}
         return {
-            "all": whole and whole._asdict(),
+            "all": default and default._asdict(),
             "axes": {axis: {str(label): rule and rule._asdict() for label, rule in values.items()} for axis, values in axes.items()},
         }
 
     def place(self, key: str) -> str:
-        """Where a field of the sweep, or `axes.NAME`, was set."""
+        """Return where a field of the sweep, or `axes.NAME`, was set: on the command line or in the file."""
         return CLI if key in (*self.overrides.sweep, *(f"axes.{name}" for name in self.overrides.axes)) else self.file
 
 
@@ -64,24 +65,27 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
     """Read, check and narrow a sweep file.
 
     Args:
-        everything: take the optional arms and axis values too.
+        path: the file.
+        overrides: the command line's settings.
+        everything: include the optional arms and axis values.
 
     Raises:
         ConfigError: naming the file and the field.
     """
     path, cli, file = Path(path), overrides or Overrides(), str(path)
     content = read_yaml(path)
-    if not content.get("arms"):  # such as another YAML file
+    if not content.get("arms"):  # for example a site profile, or another YAML file
         reason = "it has no arms, so it is not a sweep (a site profile goes to --site); sweeps/README.md has a complete example"
         raise ConfigError(reason, place=file)
     if isinstance(arms := content.get("arms"), dict):
         content["arms"] = {name: {} if arm is None else arm for name, arm in arms.items()}
-    axes, published = content.pop("axes", None) or {}, _pop_published(content.get("arms"))  # their labels may hold dots
+    # taken out here, as their labels may have dots, which would nest them
+    axes, published = content.pop("axes", None) or {}, _pop_published(content.get("arms"))
     fill(SweepFile, cli.sweep, where=CLI)
     for arm, fields in cli.resources.items():
         resources(CLI, f"arms.{arm}.resources" if arm else "resources", fields)
-    read = fill(SweepFile, content, cli.sweep, {"resources": cli.resources.get(None, {})}, where=file)
-    spec = Spec(**vars(read), file=file, overrides=cli)
+    filled = fill(SweepFile, content, cli.sweep, {"resources": cli.resources.get(None, {})}, where=file)
+    spec = Spec(**vars(filled), file=file, overrides=cli)
     resources(file, "resources", vars(spec.resources))
     for name, value in published.items():
         spec.arms[name].published = value
@@ -102,9 +106,18 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
 
 
 def resources(where: str, path: str, *layers: dict[str, Any]) -> Resources:
-    """What a job asks for, merged and checked; a mistake is one of the place ``where`` and of a field below ``path``."""
+    """Merge and check what a job asks for.
+
+    Args:
+        where: the place that an error names: the file or the command line.
+        path: the field of the resources, below which an error names one.
+        layers: fields of the resources; later layers win.
+
+    Raises:
+        ConfigError: a field is not known, or its value is too small or not finite.
+    """
     merged = merge(Resources, *layers, where=where, field=path)
-    # SLURM counts minutes
+    # the least hours are a minute, as SLURM counts in minutes
     for name, low in (("nodes", 1), ("gpus_per_node", 0), ("cpus_per_gpu", 1), ("hours", 1 / 60), ("mem_gb", 1 / 1024)):
         value = getattr(merged, name)
         if value is not None and not low <= value < math.inf:
@@ -113,7 +126,7 @@ def resources(where: str, path: str, *layers: dict[str, Any]) -> Resources:
 
 
 def on_this_machine(spec: Spec) -> None:
-    """Reduce what asks for more to one node, and to a number of processes that this machine has GPUs for, or without GPUs cores."""
+    """Reduce what arms ask for to one node, and to at most one process per GPU of this machine, or per core without GPUs."""
     gpus = len(visible_gpus())
     most = gpus or len(os.sched_getaffinity(0))
     wanted = [(vars(spec.resources) | arm.resources)["gpus_per_node"] for arm in spec.arms.values()]
@@ -122,21 +135,23 @@ def on_this_machine(spec: Spec) -> None:
         if isinstance(nodes := resources.get("nodes"), int):
             resources["nodes"] = min(1, nodes)
         if isinstance(asked := resources.get("gpus_per_node"), int) and asked > most:
-            # what batches were made to be divided by is divided by that too
+            # a divisor of the number asked for also divides the batches that were chosen for it
             resources["gpus_per_node"] = next(count for count in range(most, 0, -1) if asked % count == 0)
     if any((fields.get("nodes") or 1) > 1 for fields in spec.overrides.resources.values()):
         note("resources.nodes applies to clusters; this machine trains on one node")
     if reduced:
-        has = counted(gpus, "GPU") if gpus else f"no GPU and {counted(most, 'core')}"
-        note(f"this machine has {has}: fewer processes than resources.gpus_per_node share each batch")
+        devices = counted(gpus, "GPU") if gpus else f"no GPU and {counted(most, 'core')}"
+        note(f"this machine has {devices}: fewer processes than resources.gpus_per_node share each batch")
 
 
 def _pop_published(arms: Any) -> dict[str, Any]:
+    """Remove the published numbers from the arms of a file's content, and return them by arm."""
     by_name = arms if isinstance(arms, dict) else {}
     return {str(name): arm.pop("published") for name, arm in by_name.items() if isinstance(arm, dict) and "published" in arm}
 
 
 def _check_arms(spec: Spec) -> None:
+    """Check the sweep's name and paper, and each arm's name, stages and published numbers; a stage without fields becomes {}."""
     if not re.fullmatch(NAME, spec.name):
         reason = f"{spec.name!r} cannot be the folder of its runs; use letters, digits, dots, dashes and underscores, a hundred at most"
         raise ConfigError(reason if spec.name else "not set; it is the folder of the sweep's runs", "name", spec.place("name"))
@@ -164,13 +179,14 @@ def _check_arms(spec: Spec) -> None:
 
 
 def _check_name(kind: str, name: str, path: str, file: str) -> None:
+    """Check that ``name`` can be used in folders and batch scripts."""
     if not re.fullmatch(NAME, name):
         reason = f"{name[:80]!r} cannot be the name of this {kind}; use letters, digits, dashes, underscores"
         raise ConfigError(reason, path, file)
 
 
 def _check_published(value: Any, path: str, file: str, also: type | tuple[()] = ()) -> None:
-    """A number, or a mapping of labels to numbers; ``also``: what may stand for a number, such as the text 0.43+1.26."""
+    """Check that ``value`` is a number, a mapping of labels to numbers, null, or of the type ``also``, such as the text 0.43+1.26."""
     if isinstance(value, dict):
         for key, part in value.items():
             _check_published(part, f"{path}.{key}", file, also)
@@ -181,7 +197,7 @@ def _check_published(value: Any, path: str, file: str, also: type | tuple[()] = 
 
 
 def _check_layers(spec: Spec, stages: list[str]) -> None:
-    """Check each layer of the file by itself, so that an error names its place and not the first cell that uses it."""
+    """Check each layer of the file by itself, so that an error names its place instead of the first cell that uses it."""
     layers = {"defaults": spec.defaults, "smoke": spec.smoke}
     for name, arm in spec.arms.items():
         layers |= {f"arms.{name}.defaults": arm.defaults, **{f"arms.{name}.stages.{stage}": fields for stage, fields in arm.stages.items()}}
@@ -193,8 +209,9 @@ def _check_layers(spec: Spec, stages: list[str]) -> None:
 
 
 def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
-    named = [("columns", spec.columns, axes), ("baseline", spec.baseline, spec.arms), ("equal_to", spec.equal_to, spec.arms)]
-    for key, name, known in [*named, *(("select", axis, axes) for axis in spec.select)]:
+    """Check `length`, that the axes and arms that other fields name exist, and that published numbers say which column they are for."""
+    references = [("columns", spec.columns, axes), ("baseline", spec.baseline, spec.arms), ("equal_to", spec.equal_to, spec.arms)]
+    for key, name, known in [*references, *(("select", axis, axes) for axis in spec.select)]:
         if name is not None and name not in known:
             added = f"; 'axes.{name}=[A,B]' adds an axis of it" if "." in name else ""
             raise ConfigError(f"{unknown(name, known).reason}{added}", key, spec.place(key))
@@ -217,7 +234,7 @@ def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
             raise ConfigError(reason, f"arms.{name}.published", spec.file)
         if isinstance(arm.published, dict):
             arm.published = {str(key): value for key, value in arm.published.items()}
-            if spec.place("columns") == CLI:  # the paper's are others
+            if spec.place("columns") == CLI:  # the paper has other columns
                 arm.published = {key: value for key, value in arm.published.items() if key in columns} or None
             for key in arm.published or ():
                 if key not in columns:
@@ -225,18 +242,19 @@ def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
 
 
 def _pick_values(name: str, values: dict[Any, dict], spec: Spec, everything: bool) -> dict[Any, list[Setting]]:
-    asked = None if name in spec.added_axes else spec.overrides.axes.get(name)
-    if asked is not None and all(fields == {name: label} for label, fields in values.items()):
-        values = axis_values(name, asked, CLI)
-        asked = list(values)
+    """Return {label: settings} of the values of an axis that run, and keep the rules of those that set `equalize`."""
+    requested = None if name in spec.added_axes else spec.overrides.axes.get(name)
+    if requested is not None and all(fields == {name: label} for label, fields in values.items()):
+        values = axis_values(name, requested, CLI)
+        requested = list(values)
     by_text = {str(label): label for label in values}
-    for label in asked or ():
+    for label in requested or ():
         if str(label) not in by_text:
             raise unknown(label, by_text, f"axes.{name}", CLI)
-    labels = [by_text[str(label)] for label in asked or ()]
+    labels = [by_text[str(label)] for label in requested or ()]
     where = f"{spec.place(f'axes.{name}')}: axes.{name}"
     spec.equal[name] = {label: _equal(spec, fields, f"{where}.{label}") for label, fields in values.items() if "equalize" in fields}
-    if asked is None:
+    if requested is None:
         labels = [label for label, fields in values.items() if everything or not fields.get("optional", False)]
     if not labels:
         raise ConfigError(f"no value is chosen; choose with axes.{name}=[...]", f"axes.{name}", spec.place(f"axes.{name}"))
@@ -244,7 +262,7 @@ def _pick_values(name: str, values: dict[Any, dict], spec: Spec, everything: boo
 
 
 def _equal(spec: SweepFile, fields: dict[str, Any], where: str) -> Equal | None:
-    """What `equalize` and `equal_to` of a sweep or of an axis value say."""
+    """Return what `equalize` and `equal_to` of a sweep or of an axis value ask for, or None if `equalize` is null."""
     if (quantity := fields["equalize"]) is None:
         return None
     if quantity not in get_args(Quantity):
@@ -256,13 +274,14 @@ def _equal(spec: SweepFile, fields: dict[str, Any], where: str) -> Equal | None:
 
 
 def _pick_arms(spec: Spec, everything: bool) -> dict[str, Arm]:
-    asked = spec.overrides.arms
-    for name in asked or ():
+    """Return the arms that were asked for, or by default all that are not optional."""
+    requested = spec.overrides.arms
+    for name in requested or ():
         if name not in spec.arms:
             raise unknown(name, spec.arms, "arms", CLI)
-    if asked is None:
-        asked = [name for name, arm in spec.arms.items() if everything or not arm.optional]
-    if not any(spec.arms[name].stages for name in asked):
-        reason = f"none of {', '.join(asked)} can run" if asked else f"name some of {', '.join(spec.arms)}"
+    if requested is None:
+        requested = [name for name, arm in spec.arms.items() if everything or not arm.optional]
+    if not any(spec.arms[name].stages for name in requested):
+        reason = f"none of {', '.join(requested)} can run" if requested else f"name some of {', '.join(spec.arms)}"
         raise ConfigError(reason, "arms", spec.file if spec.overrides.arms is None else CLI)
-    return {name: spec.arms[name] for name in asked}
+    return {name: spec.arms[name] for name in requested}

@@ -1,4 +1,4 @@
-"""Which file a sweep was named by, and what other files and folders are taken for one."""
+"""Finding the sweep file that a user names, and refusing a sweep whose folder already holds another file's runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ EXAMPLE = "name one, for example sweeps/quickstart.yaml"
 
 
 def find(named: str | Path) -> Path:
-    """The sweep file of that path or, in the working directory's sweeps/ or the project's, of that name, with or without its ending."""
+    """Return the sweep file that ``named`` means.
+
+    That is a path, or the name of a file, with or without its ending, in the working directory, its sweeps/ or the project's sweeps/.
+
+    Raises:
+        ConfigError: there is no such file, or it is no sweep file.
+    """
     path = Path(named)
     if path.is_file():
         if path.suffix not in ("", *ENDINGS):
@@ -33,15 +39,18 @@ def find(named: str | Path) -> Path:
     if "=" in path.name:
         raise ConfigError(f"{str(path)!r} is not a sweep file; that comes first, then key=value", place=CLI)
     folders = [path.parent, Path("sweeps"), SWEEPS.relative_to(Path.cwd()) if SWEEPS.is_relative_to(Path.cwd()) else SWEEPS]
-    there = {file.stem: file for folder in reversed(folders) for file in sorted(folder.glob("*")) if file.suffix in ENDINGS}
-    if path.parent == Path() and path.suffix in ("", *ENDINGS) and path.stem in there:
-        return there[path.stem]
-    near = [str(there[stem]) for stem in closest(path.stem, list(there))]
-    raise ConfigError(f"there is no such file{did_you_mean(near) or f'; {EXAMPLE}'}", place=str(path))
+    by_stem = {file.stem: file for folder in reversed(folders) for file in sorted(folder.glob("*")) if file.suffix in ENDINGS}
+    if path.parent == Path() and path.suffix in ("", *ENDINGS) and path.stem in by_stem:
+        return by_stem[path.stem]
+    similar = [str(by_stem[stem]) for stem in closest(path.stem, list(by_stem))]
+    raise ConfigError(f"there is no such file{did_you_mean(similar) or f'; {EXAMPLE}'}", place=str(path))
 
 
 def refuse_taken_name(spec: Spec, folder: Path) -> None:
-    """Another file of the same `name` would take the place of its report; that of another clone, perhaps of more arms, is the same."""
+    """Refuse a sweep with the `name` of another file's sweep, whose report it would replace.
+
+    The same file in another clone of the project is accepted, even if one of the two has more arms.
+    """
     other = read_json(folder / SWEEP).get("file")
     if other and Path(other).is_file() and not _is_of_one_sweep(Path(other), Path(spec.file)):
         free = next(name for name in (Path(spec.file).stem, f"{spec.name}_2") if name != spec.name)
@@ -50,6 +59,7 @@ def refuse_taken_name(spec: Spec, folder: Path) -> None:
 
 
 def _is_of_one_sweep(one: Path, other: Path) -> bool:
+    """Whether two paths are the same file, or two files of the same name with all arms of one in the other."""
     if one.resolve() == other.resolve():
         return True
     arms = [(read_yaml(file).get("arms") or {}).keys() for file in (one, other)]

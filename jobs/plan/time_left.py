@@ -1,4 +1,12 @@
-"""How long the runs of a sweep that are not done may still take, by the times of those that were seen."""
+"""How long the unfinished runs of a sweep may still take, by the measured times of runs that were seen.
+
+    time of a run = starts * start time + images * pace of its architecture
+
+- images: those still to train on, plus those still to evaluate as the part of a trained image that they cost (`images_worked`).
+- pace: the seconds of all runs seen of that architecture / their images, without their starts. For an architecture that was not
+  seen, it is the seconds / the images of all runs seen.
+- starts: 1, or 0 for a run whose process is there. The start time is the mean of those seen, or `START_S`.
+"""
 
 from __future__ import annotations
 
@@ -18,37 +26,39 @@ from vitssl.run_folder import DONE
 
 @dataclass(frozen=True)
 class Work:
-    """What a run has to do."""
+    """The work of a run, or of a part of one."""
 
-    images: float  # to train on, and to evaluate as the part of one that they cost
-    architecture: str  # each image costs runs of one architecture as much
-    starts: int = 1  # of processes
+    images: float  # in images trained on, evaluated ones counting as the part of one that they cost
+    architecture: str  # an image takes runs of one architecture equally long
+    starts: int = 1  # how many processes have to start
 
     def part(self, share: float) -> Work:
+        """Return a ``share`` of this work."""
         return replace(self, images=share * self.images)
 
     @property
     def begun(self) -> Work:
-        """The same, of a run whose process is there."""
+        """The same work for a run whose process has started."""
         return replace(self, starts=0)
 
 
 def work(run: Run) -> Work:
+    """Return all the work of a Run."""
     return Work(images_worked(run), architecture(run))
 
 
 def remaining(job: Job) -> Work:
-    """What a run that has begun has still to do, or one that has not."""
+    """Return the work that a run still has to do, whether it has begun or not."""
     try:
         events = read_events(job.folder / "metrics.jsonl")
-    except ConfigError:  # damaged, which the run itself refuses
+    except ConfigError:  # a damaged file, which the run itself will refuse
         return work(job.run)
     steps = next((event["steps"] for event in reversed(events) if event["event"] == "start"), None)
     return work(job.run).part(1 - events[-1]["step"] / steps if steps else 1.0)
 
 
 def seen_of(jobs: Iterable[Job]) -> Seen:
-    """The times of the runs that are done."""
+    """Collect the times of the ``jobs`` that are done."""
     seen = Seen()
     for job in jobs:
         seen.add(work(job.run), time_of(job.folder))
@@ -56,43 +66,43 @@ def seen_of(jobs: Iterable[Job]) -> Seen:
 
 
 def time_of(folder: Path) -> float:
-    """How long a run that is done has trained, with its evaluations; 0 where it is not."""
+    """Return how long a run that is done has trained, with its evaluations; 0 if it is not done."""
     return read_json(folder / DONE).get("time_s") or 0.0
 
 
 @dataclass
 class Seen:
-    """The times of runs that were seen: of their starts, and of what came then."""
+    """The times of the runs that were seen: of their starts, and per architecture of the work that followed."""
 
     _images: dict[str, float] = field(default_factory=dict)  # by architecture
     _time_s: dict[str, float] = field(default_factory=dict)
     _starts_s: list[float] = field(default_factory=list)
 
     def add(self, done: Work, time_s: float) -> None:
-        """Count a run, or the part of one that is done, without its start."""
+        """Count the time of a run, or of the part of one that is done, without its start."""
         if done.images > 0 and time_s > 0:
             self._images[done.architecture] = self._images.get(done.architecture, 0.0) + done.images
             self._time_s[done.architecture] = self._time_s.get(done.architecture, 0.0) + time_s
 
     def add_start(self, time_s: float) -> None:
-        """Count what a process took besides, from its start to its end."""
+        """Count the time that a process took besides training and evaluating."""
         self._starts_s.append(time_s)
 
     @property
     def start_s(self) -> float:
-        """How long a run takes besides training."""
+        """The mean time that a process takes besides training and evaluating, or `START_S` if none was seen."""
         return mean(self._starts_s) if self._starts_s else START_S
 
     def time_s(self, todo: Work) -> float | None:
-        """How long a run may take; None where no run of its architecture was seen."""
+        """Return how long a run may take, or None if no run of its architecture was seen."""
         if todo.architecture not in self._images:
             return None
         return todo.starts * self.start_s + todo.images * self._time_s[todo.architecture] / self._images[todo.architecture]
 
     def total_s(self, todo: Iterable[Work]) -> float | None:
-        """How long runs may take one after the other, those of other architectures at the mean pace; None where no run was seen."""
+        """Return how long runs may take one after the other, or None if no run was seen at all."""
         if not self._images:
             return None
         pace = sum(self._time_s.values()) / sum(self._images.values())
-        known = ((self.time_s(one), one.starts * self.start_s + one.images * pace) for one in todo)
-        return sum(mean_s if time_s is None else time_s for time_s, mean_s in known)
+        times = ((self.time_s(run_work), run_work.starts * self.start_s + run_work.images * pace) for run_work in todo)
+        return sum(time_at_mean_pace_s if time_s is None else time_s for time_s, time_at_mean_pace_s in times)
