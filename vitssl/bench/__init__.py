@@ -1,4 +1,4 @@
-"""Speed on this machine, as ratios: each comparison times ours and its rival in turn, in one process, and takes medians."""
+"""Speed on this machine, as ratios: each comparison times our code and a rival in turn, in one process, and takes medians."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ NEED_GPU = {"end_to_end", "end_to_end_small", *(name for name in COMPARISONS if 
 
 
 def run(images: Path | None, only: list[str], repeats: int) -> dict[str, Any]:
-    """Make the comparisons named in ``only`` (all that this machine can, if empty).
+    """Make the comparisons named in ``only``; if it is empty, all that this machine can make.
 
     Raises:
-        ConfigError: an unknown name, or a folder that does not hold train/<class>/<image>.
+        ConfigError: a name is unknown, or the folder does not hold train/<class>/<image>.
     """
     if images:
-        open_source(f"folder:{images}")  # before minutes of steps
+        open_source(f"folder:{images}")  # fails now, rather than after minutes of steps
     known = COMPARISONS if torch.cuda.is_available() else {k: v for k, v in COMPARISONS.items() if k not in NEED_GPU}
     for name in only:
         if name not in known:
@@ -78,6 +78,7 @@ def run(images: Path | None, only: list[str], repeats: int) -> dict[str, Any]:
 
 
 def table(figures: dict[str, Any]) -> str:
+    """Return the figures of `run` as lines of text."""
     lines = [f"{figures['device']}, torch {figures['torch']}, timm {figures['timm']}; medians of rounds in turn"]
     lines.append(f"{'comparison':18}{'ours':>12}{'rival':>12}  {'unit':10}{'ours/rival':>11}  what")
     for c in figures["comparisons"]:

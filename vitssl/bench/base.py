@@ -1,4 +1,4 @@
-"""What the comparisons share: clocks, and medians of rounds in turn."""
+"""Parts that the comparisons share: a clock, and medians over rounds in turn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 @dataclass
 class Comparison:
-    """Medians over the rounds; ``ratio`` is the median of the ratios ours / rival of the rounds."""
+    """Medians over the rounds; ``ratio`` is the median over the rounds of the ratio ours / rival."""
 
     unit: str
     ours: float
@@ -26,7 +26,7 @@ class Comparison:
 
 @dataclass
 class Bench:
-    """What the comparisons share."""
+    """The images, the device and the number of rounds of the comparisons."""
 
     images: Path
     scratch: Path
@@ -34,16 +34,17 @@ class Bench:
     repeats: int
 
     def compare(self, unit: str, ours: Callable[[], float], rival: Callable[[], float], note: str) -> Comparison:
-        """Both functions give a figure in ``unit``; one uncounted round first."""
+        """Compare two functions that return a figure in ``unit``, called in turn; the first round is not counted."""
         pairs = [(ours(), rival()) for _ in range(self.repeats + 1)][1:]
         mine, theirs = np.array(pairs).T
         return Comparison(unit, *map(float, (np.median(mine), np.median(theirs), np.median(mine / theirs))), self.repeats, note)
 
     def compare_seconds(self, ours: Callable[[], Any], rival: Callable[[], Any], note: str, times: int = 1) -> Comparison:
-        """Of two pieces of work, each the mean over so many in a row."""
+        """Compare the seconds of two pieces of work, each the mean over ``times`` calls in a row."""
         return self.compare("s", lambda: self.seconds(ours, times), lambda: self.seconds(rival, times), note)
 
     def seconds(self, work: Callable[[], Any], times: int = 1) -> float:
+        """Return the mean seconds of ``work`` over ``times`` calls, until the device is done."""
         self._wait()
         started = time.perf_counter()
         for _ in range(times):

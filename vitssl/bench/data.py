@@ -1,4 +1,4 @@
-"""Images on their way to the network, and a whole training with them."""
+"""Comparisons of loading and augmenting images, and of training with both."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from vitssl.views import TrainViews
 
 
 def digits_as_jpeg(root: Path) -> Path:
-    """The digits as 32-px JPEG files in class folders: an image folder that every machine can create."""
+    """Write the digits as 32-px JPEG files in class folders below ``root``: an image folder that every machine can create."""
     for i, (split, sample) in enumerate(open_source("digits").samples()):
         folder = root / split / str(sample.label)
         folder.mkdir(parents=True, exist_ok=True)
@@ -41,6 +41,7 @@ def digits_as_jpeg(root: Path) -> Path:
 
 
 def _loader(bench: Bench, device: torch.device, batch_size: int = 256) -> tuple[TrainLoader, Index]:
+    """Return a loader of the images as shards, which are built once, and their index."""
     folder = bench.scratch / "shards"
     if not folder.exists():
         shards.build(f"folder:{bench.images}", folder, workers=1, progress=False)
@@ -51,7 +52,7 @@ def _loader(bench: Bench, device: torch.device, batch_size: int = 256) -> tuple[
 
 
 def loader(bench: Bench) -> Comparison:
-    """Per core: our cached hand-out is one thread's memory copies, the rival's decoding is one thread's too."""
+    """Compare our cached batches, memory copies by one thread, with the decoding of an ImageFolder, by one thread too."""
     torch.set_num_threads(1)
     ours, _ = _loader(bench, torch.device("cpu"))
     folder = torchvision.datasets.ImageFolder(str(bench.images / "train"), transform=torchvision.transforms.PILToTensor())
@@ -70,14 +71,14 @@ RAND_AUGMENT = {"auto_augment": "rand-m9-mstd0.5-inc1", "erasing_prob": 0.25}
 
 
 def _batch(bench: Bench) -> tuple[RawBatch, Index]:
-    """A batch to make views of, and the index that it is from, on one core."""
+    """Limit torch to one core; return a batch to make views of, and the index that it is from."""
     torch.set_num_threads(1)
     ours, index = _loader(bench, torch.device("cpu"))
     return next(ours.batches(0, 1))[0], index
 
 
 def main_view(index: Index, view: dict[str, Any], device: torch.device) -> TrainViews:
-    """The view ``main`` at 224 px."""
+    """Return the view ``main`` at 224 px."""
     return TrainViews(
         {"main": config.merge(config.View, view)}, image_size=224, mean=index.mean, std=index.std,
         num_classes=len(index.classes), seed=0, device=device,
@@ -85,21 +86,22 @@ def main_view(index: Index, view: dict[str, Any], device: torch.device) -> Train
 
 
 def augmenting(raw: RawBatch, index: Index, view: dict[str, Any], together: int = 1) -> Callable[[], list[Batch]]:
-    """Makes that view of a batch where it is, or of so many together, by other random numbers each time."""
+    """Return a function that makes the view of ``together`` copies of a batch on its device, with new random numbers each time."""
     views, steps = main_view(index, view, raw.pixels.device), count()
     return lambda: views.of([replace(raw, step=next(steps)) for _ in range(together)])
 
 
 def _speed(bench: Bench, raw: RawBatch, index: Index, view: dict[str, Any]) -> Callable[[], float]:
-    """Images per second of a view of ours."""
+    """Return a function that measures the images per second of one of our views."""
     work = augmenting(raw, index, view)
     return lambda: len(raw.index_B) / bench.seconds(work)
 
 
 def _views_against_timm(bench: Bench, view: dict[str, Any], timm_options: dict[str, Any], what: str) -> Comparison:
+    """Compare one of our views with timm's pipeline of the given options."""
     raw, index = _batch(bench)
-    same = {"interpolation": "bicubic", "mean": index.mean, "std": index.std, "color_jitter": None}
-    transform = create_transform(224, is_training=True, **same, **timm_options)
+    common = {"interpolation": "bicubic", "mean": index.mean, "std": index.std, "color_jitter": None}
+    transform = create_transform(224, is_training=True, **common, **timm_options)
     pictures = [torchvision.transforms.functional.to_pil_image(image) for image in places(raw.pixels, raw.sizes_B2.numpy())]
 
     def pil() -> float:
@@ -126,20 +128,20 @@ def views_bicubic(bench: Bench) -> Comparison:
 
 @contextmanager
 def cores(count: int) -> Iterator[None]:
-    """Bind this process, and what it starts meanwhile, to ``count`` CPU cores."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(before)[:count])
+    """Context that binds this process, and what it starts meanwhile, to ``count`` CPU cores."""
+    affinity = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(affinity)[:count])
     try:
         yield
     finally:
-        os.sched_setaffinity(0, before)
+        os.sched_setaffinity(0, affinity)
 
 
 @cores(4)
 def end_to_end(bench: Bench, network: str, method: str, batch_size: int, view: dict[str, Any], steps: int) -> Comparison:
-    """In bf16, compiled, with loader, views and all, against the same step on one random batch; MFU of the former.
+    """Compare training in bf16, compiled, with loader and views, with the same step on one random batch; the note has the former's MFU.
 
-    Of so many ``steps`` that the first views, which no step is computed beside, count little.
+    ``steps`` should be so many that the time of the first views, which overlaps with no step, counts little.
     """
     source, index = _loader(bench, bench.device, batch_size)
     step = training_step(bench, network, method, compiled=True, batch_size=batch_size, num_classes=len(index.classes))
@@ -160,6 +162,6 @@ def end_to_end(bench: Bench, network: str, method: str, batch_size: int, view: d
     comparison = bench.compare("images/s", real, synthetic, "")
     flops = 2 * cost.measure(step.run, len(index.classes))["macs_train_step"] * comparison.ours
     speed = f"{flops / 1e12:.1f} TFLOP/s, MFU {flops / peak_flops_s(bench):.1%} of this GPU's best matrix product"
-    what = f"{SIZES.get(network, network)} {method} bf16, compiled, batch {batch_size}, with loader and views"
-    comparison.note = f"{what}{', RandAugment' if view else ''} / the same step on synthetic data, on at most 4 CPU cores; {speed}"
+    setting = f"{SIZES.get(network, network)} {method} bf16, compiled, batch {batch_size}, with loader and views"
+    comparison.note = f"{setting}{', RandAugment' if view else ''} / the same step on synthetic data, on at most 4 CPU cores; {speed}"
     return comparison

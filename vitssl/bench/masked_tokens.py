@@ -1,4 +1,4 @@
-"""Masked tokens and SiT, against the same without them."""
+"""Comparisons of masked tokens with the same network without them, and of SiT's corruption with a training step."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ DINO = {
     "data.views": {"second": {}, "local": {"count": 8, "size": 96}},
 }  # fmt: skip
 MT_DINO = {"objectives.masked_tokens": {"second": "second"}, "backbone.masked_tokens": {"count": 4, "blocks": 4}}
-VALIDATION_IMAGES = 50_000  # of ImageNet-1K
+VALIDATION_IMAGES = 50_000  # in ImageNet-1K
 
 
 def mt_dino_step(bench: Bench) -> Comparison:
+    """Compare a step of MT-DINO with one of DINO."""
     size, times = (64, 10) if bench.device.type == "cuda" else (4, 1)
     masked, plain = (TrainingStep(bench, vit_run(DINO, layer), size) for layer in (MT_DINO, {}))
     note = f"MT-DINO step (4 masked tokens, both regularisers) / DINO step, ViT-S/16, 2 x 224 and 8 x 96 px, fp32, batch {size}"
@@ -29,7 +30,7 @@ def mt_dino_step(bench: Bench) -> Comparison:
 
 
 def mt_inference(bench: Bench, count: int, paper_s: int) -> Comparison:
-    """The same images through a network with and one without masked tokens."""
+    """Compare inference with masked tokens and without, on the same images."""
     size, times = (256, 10) if bench.device.type == "cuda" else (32, 1)
     images = torch.randn(size, 3, 224, 224, device=bench.device)
 
@@ -46,7 +47,7 @@ def mt_inference(bench: Bench, count: int, paper_s: int) -> Comparison:
 
 
 def sit_corruption(bench: Bench) -> Comparison:
-    """On a CPU a step of 32 images is eight of 4."""
+    """Compare SiT's corruption with a training step on as many images; on a CPU, this step of 32 images is eight steps of 4."""
     parts = 1 if bench.device.type == "cuda" else 8
     step = TrainingStep(bench, vit_run(LEARNED, SCRATCH, {"backbone.name": "vit_base"}), 32 // parts)
     images = torch.randn(32, 3, 224, 224, device=bench.device)

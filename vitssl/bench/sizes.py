@@ -1,4 +1,4 @@
-"""Training steps of ViT-T, S and B as a GPU trains them: in bf16, compiled or not, beside timm's, and as a share of what the device can."""
+"""Training steps of ViT-T, S and B as a GPU trains them: in bf16, compiled or not, beside timm's, and as a share of the device's peak."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from vitssl.training import optim, passes, train_state
 
 METHODS = {"scratch": SCRATCH, "ssat": SSAT}
 SIZES = {"vit_tiny": "ViT-T/16", "vit_small": "ViT-S/16", "vit_base": "ViT-B/16"}
-STEPS = 10  # of a round
+STEPS = 10  # in a round
 BATCH = 256
 
 
 def training_step(bench: Bench, name: str, method: str, compiled: bool, batch_size: int = BATCH, num_classes: int = 10) -> TrainingStep:
+    """Return the step of training a network in bf16 by one of ``METHODS``."""
     fields = {"backbone": {"name": name, "positions": "learned"}, "loop": {"precision": "bf16", "compile": compiled}}
     if compiled:
-        torch.compiler.reset()  # it keeps eight compiled forms of one function, and runs what comes then as it is
+        torch.compiler.reset()  # torch keeps eight compiled forms of a function, and runs further ones uncompiled
     return TrainingStep(bench, vit_run(METHODS[method], fields), batch_size, num_classes)
 
 
 def compiled(bench: Bench, name: str, method: str, batch_size: int = BATCH) -> Comparison:
-    """Compiled against plain: images a second, and the share of the device that each uses."""
+    """Compare a compiled step with the same step uncompiled, in images per second; the note has the MFU of both."""
     if bench.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(bench.device)
-    steps = [training_step(bench, name, method, how, batch_size) for how in (True, False)]
+    steps = [training_step(bench, name, method, is_compiled, batch_size) for is_compiled in (True, False)]
     ours, rival = (lambda step=step: batch_size / bench.seconds(step, STEPS) for step in steps)
     comparison = bench.compare("images/s", ours, rival, "")
     image_flops = 2 * cost.measure(steps[0].run, 10)["macs_train_step"]
@@ -43,7 +44,7 @@ def compiled(bench: Bench, name: str, method: str, batch_size: int = BATCH) -> C
 
 
 def beside_timm(bench: Bench, name: str, batch_size: int = BATCH) -> Comparison:
-    """The step of training from scratch against plain timm's, both compiled in the same way."""
+    """Compare our step of training from scratch with one of plain timm, both compiled in the same way."""
     ours = training_step(bench, name, "scratch", compiled=True, batch_size=batch_size)
     network = timm.create_model(f"{name}_patch16_224" if name in SIZES else "test_vit", num_classes=10, img_size=224)
     network = _Classifier(network).to(bench.device).train()
@@ -61,7 +62,7 @@ def beside_timm(bench: Bench, name: str, batch_size: int = BATCH) -> Comparison:
 
 
 class _Classifier(nn.Module):
-    """A network of timm's, trained as our Model is."""
+    """A network of timm's with the interface of our Model, trained with cross-entropy."""
 
     def __init__(self, network: nn.Module):
         super().__init__()
@@ -72,7 +73,7 @@ class _Classifier(nn.Module):
 
 
 def peak_flops_s(bench: Bench) -> float:
-    """What this device really reaches on a large bf16 matrix product, FLOP/s: MFU against it needs no table of boards."""
+    """Return the FLOP/s that this device reaches in a large bf16 matrix product, so that MFU needs no table of GPUs' peak figures."""
     size = 8192 if bench.device.type == "cuda" else 256
     a_HW = torch.randn(size, size, device=bench.device, dtype=torch.bfloat16)
     multiply = lambda: a_HW @ a_HW  # noqa: E731

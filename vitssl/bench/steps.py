@@ -1,4 +1,4 @@
-"""Training steps, against plainer ones."""
+"""Comparisons of training steps with plainer ones."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from vitssl.training.train_state import compiled
 
 
 def vit_run(*layers: Any) -> Run:
+    """Return a Run of a ViT-T at 224 px, with ``layers`` of other fields over it."""
     base = {"data.shards": "unused", "backbone": {"name": "vit_tiny", "positions": "sincos"}, "optim.batch_size": 64}
     return config.merge(config.Run, base, *layers)
 
@@ -30,7 +31,7 @@ SSAT = {"objectives": {"classify": {"weight": 0.1}, "mae": {"weight": 0.9, "deco
 
 
 class TrainingStep:
-    """A training step of a Run on random images: forward, backward, fused AdamW, and what objectives do after it."""
+    """A training step of a Run on random images: forward, backward, fused AdamW, and the objectives' work after the step."""
 
     def __init__(self, bench: Bench, run: Run, batch_size: int, num_classes: int = 10):
         self.run = run
@@ -54,16 +55,18 @@ class TrainingStep:
 
 
 def _images(bench: Bench, run: Run, view: str, batch_size: int) -> Tensor:
-    """Noise in place of a view, with all of its copies."""
+    """Return noise in place of a view, with all copies of the view."""
     px = view_px(run.data, view)
     return torch.randn(batch_size * getattr(run.data.views, view).count, 3, px, px, device=bench.device)
 
 
 def _step_batch(bench: Bench) -> int:
+    """Return the batch size of a step on this device."""
     return 64 if bench.device.type == "cuda" else 32
 
 
 def ssat_step(bench: Bench) -> Comparison:
+    """Compare a step of SSAT with one of training from scratch."""
     size, times = _step_batch(bench), 10 if bench.device.type == "cuda" else 1
     ssat, scratch = (TrainingStep(bench, vit_run(layer), size) for layer in (SSAT, SCRATCH))
     note = f"SSAT step / scratch step, ViT-T/16 at 224 px, fp32, batch {size} (MACs: 1.315)"
@@ -71,6 +74,7 @@ def ssat_step(bench: Bench) -> Comparison:
 
 
 def drloc_step(bench: Bench, backbone: str, pooling: str) -> Comparison:
+    """Compare a step with Drloc with one of classification alone."""
     size, times = _step_batch(bench), 10 if bench.device.type == "cuda" else 1
     alone = {"backbone": {"name": backbone, "positions": "learned"}, "objectives": {"classify": {"pool": "mean"}}}
     joint = {"objectives.drloc": {"weight": 0.5, "pooling": pooling}}
@@ -80,6 +84,7 @@ def drloc_step(bench: Bench, backbone: str, pooling: str) -> Comparison:
 
 
 def timm_step(bench: Bench) -> Comparison:
+    """Compare our step of training from scratch with one of plain timm."""
     size, times = _step_batch(bench), 10 if bench.device.type == "cuda" else 1
     ours = TrainingStep(bench, vit_run(SCRATCH, {"backbone.positions": "learned", "loop.cuda_graph": False}), size)
     network = timm.create_model("vit_tiny_patch16_224", num_classes=10).to(bench.device).train()
@@ -95,12 +100,13 @@ def timm_step(bench: Bench) -> Comparison:
     return bench.compare_seconds(ours, rival, note, times)
 
 
-# blocks whose outputs are fused and the decoder are the same, so that they differ by the corruption and by what the error is taken over
+# both fuse the outputs of the same blocks and have the same decoder; they differ in the corruption and in what the error is taken over
 GMML = {"backbone.positions": "learned", "objectives": {"gmml": {}}}
 AUTOENCODER = {"backbone.positions": "learned", "objectives": {"gmml": {"corrupt": {"noise": None, "alien": None}, "loss_on": "all"}}}
 
 
 def gmml_step(bench: Bench) -> Comparison:
+    """Compare a step of GMML with one of a plain autoencoder."""
     size, times = _step_batch(bench), 10 if bench.device.type == "cuda" else 1
     gmml, plain = (TrainingStep(bench, vit_run(layer), size) for layer in (GMML, AUTOENCODER))
     note = f"GMML step / plain autoencoder's, ViT-T/16 at 224 px, fp32, batch {size}"
@@ -108,7 +114,7 @@ def gmml_step(bench: Bench) -> Comparison:
 
 
 def gmml_corruption(bench: Bench) -> Comparison:
-    """On a CPU a step of 64 images is four of 16."""
+    """Compare GMML's corruption with an autoencoder step on as many images; on a CPU, this step of 64 images is four steps of 16."""
     parts = 1 if bench.device.type == "cuda" else 4
     step = TrainingStep(bench, vit_run(AUTOENCODER, {"backbone.name": "vit_small"}), 64 // parts)
     images = torch.randn(64, 3, 224, 224, device=bench.device)
@@ -118,6 +124,7 @@ def gmml_corruption(bench: Bench) -> Comparison:
 
 
 def lut_step(bench: Bench, symmetric: bool) -> Comparison:
+    """Compare a step of LUT, in the code's form (``symmetric``) or the text's, with one of MAE."""
     size, times = (64, 10) if bench.device.type == "cuda" else (4, 1)
     base = {"backbone": {"name": "vit_base", "init": "xavier"}, "data.views.second": {}}
     tasks = [{"lut": {"symmetric": symmetric}}, {"mae": {"normalize_targets": True}}]

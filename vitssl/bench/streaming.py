@@ -23,23 +23,23 @@ from vitssl.data.loading.subset import train_and_heldout
 
 BATCH = 64
 PER_TAR = 500  # images
-WINDOWS = 4  # in an epoch
-BUFFER = 1000  # images that webdataset shuffles among, as its documentation does
+WINDOWS = 4  # shuffle windows in an epoch
+BUFFER = 1000  # images among which webdataset shuffles, as in its documentation
 
 Files = torchvision.datasets.ImageFolder
 
 
 def forget(files: Iterable[Path]) -> None:
-    """Drop what the page cache of this machine holds of files; it needs no rights. A disk may have a cache of its own."""
+    """Drop the page cache of ``files``, which needs no privileges; a disk may have a cache of its own."""
     for path in files:
         descriptor = os.open(path, os.O_RDONLY)
-        os.fsync(descriptor)  # what is not written yet would stay
+        os.fsync(descriptor)  # pages that are not written yet would stay
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         os.close(descriptor)
 
 
 def _tars(bench: Bench, files: Files) -> list[Path]:
-    """The training images as webdataset writes them, in random order, but for the last tar, which is left for testing."""
+    """Return the training images as tars that webdataset writes, in random order, without the last tar, which is left for testing."""
     folder = bench.scratch / "tars"
     if not folder.exists():
         folder.mkdir()
@@ -51,7 +51,7 @@ def _tars(bench: Bench, files: Files) -> list[Path]:
 
 
 def _ours(bench: Bench, tars: list[Path], **fields: Any) -> TrainLoader:
-    """A loader of these tars in place."""
+    """Return a loader that reads ``tars`` in place, with ``fields`` of data."""
     folder = bench.scratch / "in_place"
     if not folder.exists():
         last = len(tars)
@@ -64,29 +64,30 @@ def _ours(bench: Bench, tars: list[Path], **fields: Any) -> TrainLoader:
 
 
 def _theirs(tars: list[Path]) -> webdataset.WebDataset:
-    """The pipeline of webdataset's documentation, not decoded yet."""
+    """Return the pipeline of webdataset's documentation, before decoding."""
     return webdataset.WebDataset(list(map(str, tars)), shardshuffle=len(tars), seed=0).shuffle(BUFFER, seed=0)
 
 
 def median_apart(order: np.ndarray) -> float:
-    """Median distance, in a stream that names its images by their place in the files, of two that are neighbours there."""
+    """Return the median distance in a stream (a permutation of positions in the files) of two images that are neighbours in the files."""
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
     return float(np.median(np.abs(np.diff(place))))
 
 
 def _speed(bench: Bench, files: Iterable[Path], images: int, read: Callable[[], Any]) -> float:
-    """Images per second of a pass over cold files."""
+    """Return the images per second of a pass over cold files."""
     forget(files)
     return images / bench.seconds(read)
 
 
 def _epoch(loader: TrainLoader) -> int:
-    """Every image once, but for the end of the last batch; how many."""
+    """Read every image once, but for the end of an incomplete last batch; return the number of images."""
     return sum(len(part.index_B) for (part,) in loader.batches(0, loader.num_samples // BATCH))
 
 
 def _against(bench: Bench, rival: Callable[[], float], tars: list[Path], note: str, **fields: Any) -> Comparison:
+    """Compare our epoch of ``tars``, read with ``fields`` of data, with a rival."""
     loader = _ours(bench, tars, **fields)
     count = loader.num_samples // BATCH * BATCH
     ours = partial(_speed, bench, tars, count, lambda: _epoch(loader))
@@ -94,6 +95,7 @@ def _against(bench: Bench, rival: Callable[[], float], tars: list[Path], note: s
 
 
 def _start(bench: Bench) -> tuple[Files, list[Path]]:
+    """Limit torch to one core; return the training images as files and as tars."""
     torch.set_num_threads(1)
     files = Files(str(bench.images / "train"), transform=torchvision.transforms.PILToTensor())
     return files, _tars(bench, files)
@@ -101,7 +103,10 @@ def _start(bench: Bench) -> tuple[Files, list[Path]]:
 
 @cores(1)
 def against_webdataset(bench: Bench, **fields: Any) -> Comparison:
-    """In one process on one core: an epoch from cold tars to uint8 images, channels first; ours in batches, theirs one by one."""
+    """Compare an epoch from cold tars to uint8 images, channels first, with webdataset, in one process on one core.
+
+    Our images come in batches, webdataset's one by one.
+    """
     tars = _start(bench)[1]
 
     def decode() -> int:
@@ -109,14 +114,14 @@ def against_webdataset(bench: Bench, **fields: Any) -> Comparison:
 
     theirs = np.array([int(sample["__key__"]) for sample in _theirs(tars)])
     loader = _ours(bench, tars, **fields)
-    apart = f"neighbours in a tar come {median_apart(loader.order.epoch(0)):,.0f} / {median_apart(theirs):,.0f} images apart"
-    note = f"{_way(fields)} / webdataset with a buffer of {BUFFER:,}, the same cold tars of {len(theirs):,} images, one core; {apart}"
+    distances = f"neighbours in a tar come {median_apart(loader.order.epoch(0)):,.0f} / {median_apart(theirs):,.0f} images apart"
+    note = f"{_way(fields)} / webdataset with a buffer of {BUFFER:,}, the same cold tars of {len(theirs):,} images, one core; {distances}"
     return _against(bench, partial(_speed, bench, tars, len(theirs), decode), tars, note, **fields)
 
 
 @cores(1)
 def against_image_folder(bench: Bench, **fields: Any) -> Comparison:
-    """In one process on one core: an epoch from cold files to uint8 images, files in random order."""
+    """Compare an epoch from cold tars to uint8 images with one of image files in random order, in one process on one core."""
     files, tars = _start(bench)
     paths = [Path(path) for path, _ in files.samples]
 
@@ -129,4 +134,5 @@ def against_image_folder(bench: Bench, **fields: Any) -> Comparison:
 
 
 def _way(fields: dict[str, Any]) -> str:
+    """Return in words how our loader reads with ``fields`` of data."""
     return "streamed in windows" if fields.get("cache_gb") == 0 else "from the cache, in memory,"

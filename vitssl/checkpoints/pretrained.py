@@ -1,4 +1,4 @@
-"""How a run starts from other weights: of another run, or of a foreign file; and where its teachers' come from."""
+"""Weights that a run starts from, those of another run or of a foreign file, and weights of its teachers."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from vitssl.config.base import closest, did_you_mean, parts_of
 from vitssl.files import read_json
 from vitssl.run_folder import LAST
 
-WEIGHTS = ("model", "ema", "teacher")  # of a run
-EXTRAS = ("backbone.mask_token",)  # of a backbone: there only where an objective uses it
-CLASSIFIERS = ("backbone.head.", "backbone.fc.", "backbone.head_dist.")  # of a bare network; they belong to other classes
-TEACHER = re.compile(r"objectives\.\w+\.teacher\.backbone\.")  # where a teacher that follows the backbone is in a Model
+WEIGHTS = ("model", "ema", "teacher")  # that a checkpoint of a run may hold
+EXTRAS = ("backbone.mask_token",)  # of a backbone, only if an objective uses them
+CLASSIFIERS = ("backbone.head.", "backbone.fc.", "backbone.head_dist.")  # of a bare network; dropped, as they belong to other classes
+TEACHER = re.compile(r"objectives\.\w+\.teacher\.backbone\.")  # path in a Model of a teacher that follows the backbone
 
 
 def checkpoint_path(source: str) -> Path:
-    """``init_from``: a run folder's last checkpoint, or the file itself."""
+    """Return the file that ``init_from`` means: a run folder's last checkpoint, or the file itself."""
     path = Path(source)
     return path / LAST if path.is_dir() else path
 
 
 def chosen(content: dict[str, Any], which: str) -> dict[str, Tensor]:
-    """Of what a checkpoint of this project holds: the trained weights, their moving average, or a teacher's backbone alone.
+    """Return one of the weights in a checkpoint of this project: the trained ones, their moving average, or a teacher's backbone alone.
 
     Args:
         content: the checkpoint.
         which: model, ema or teacher.
 
     Raises:
-        ConfigError: it holds no such weights.
+        ConfigError: the checkpoint holds no such weights.
     """
     if which not in WEIGHTS:
         raise ConfigError(f"{which!r} is none of {', '.join(WEIGHTS)}{did_you_mean(closest(which, WEIGHTS))}", "weights")
@@ -57,12 +57,12 @@ def chosen(content: dict[str, Any], which: str) -> dict[str, Tensor]:
 
 
 def weights(source: str, which: str = "model") -> dict[str, Tensor]:
-    """The tensors of a checkpoint under this project's names, whoever wrote it.
+    """Return the tensors of a checkpoint under this project's names, whoever wrote it.
 
     Args:
+        source: a run folder, a checkpoint of this project, or a foreign file: a state dict, bare or under the key that the released
+            checkpoints of DeiT, MAE and Swin ("model") or T2T-ViT ("state_dict_ema") use.
         which: as in `chosen`; a foreign file has one network only, the model.
-        source: a run folder, a checkpoint of this project, or a foreign file: a state dict, bare or under the key that the
-            released checkpoints of DeiT, MAE and Swin ("model") or T2T-ViT ("state_dict_ema") use.
 
     Raises:
         ConfigError: there is no such file, or it holds no tensors.
@@ -83,61 +83,63 @@ def weights(source: str, which: str = "model") -> dict[str, Tensor]:
         raise ConfigError(f"{path} holds no weights by name; files of other programs: vitssl import --help")
     if any(name.startswith("backbone.") for name in tensors):
         return tensors
-    return {f"backbone.{name.removeprefix('module.')}": value for name, value in tensors.items()}  # a bare network, perhaps DDP's
+    return {f"backbone.{name.removeprefix('module.')}": value for name, value in tensors.items()}  # a bare network, perhaps wrapped in DDP
 
 
 def _read_to_start(path: Path) -> dict[str, Any]:
-    """A file of weights that another run starts from; of a run that trains anew where it is damaged, that is said."""
+    """Read a file of weights that another run starts from; if it is a damaged one of a run, the error says how to train that run anew."""
     try:
         return read(path)
     except ConfigError as error:
         job = read_json(path.parent / "job.json") if path.exists() else {}
-        anew = job and "imported" not in job
-        raise ConfigError(f"{error}; delete {path.parent}, and repeat the command to train that run anew" if anew else str(error)) from None
+        can_retrain = job and "imported" not in job
+        raise ConfigError(
+            f"{error}; delete {path.parent}, and repeat the command to train that run anew" if can_retrain else str(error)
+        ) from None
 
 
 def init_from(model: nn.Module, backbone: Backbone, run: Run) -> None:
-    """Start the backbone, and the objectives named in ``run.init_objectives``, from another run's weights.
+    """Load another run's weights into the backbone and the objectives named in ``run.init_objectives``.
 
     Raises:
         ConfigError: a tensor is missing, unexpected or of another shape, and no pattern of ``run.init_except`` excuses it; or such a
-            pattern is in no name.
+            pattern matches no name.
     """
-    wanted = ("backbone.", *(f"objectives.{name}." for name in run.init_objectives))
-    theirs = {k: v for k, v in weights(run.init_from, run.init_weights).items() if k.startswith(wanted)}
+    prefixes = ("backbone.", *(f"objectives.{name}." for name in run.init_objectives))
+    theirs = {k: v for k, v in weights(run.init_from, run.init_weights).items() if k.startswith(prefixes)}
     check_finite(theirs, "", checkpoint_path(run.init_from))
     converted = backbone.convert_state_dict(theirs, prefix="backbone.")
     theirs = {name: value for name, value in converted.items() if not name.startswith(CLASSIFIERS)}
-    ours = {k: v for k, v in model.state_dict().items() if k.startswith(wanted)}
+    ours = {k: v for k, v in model.state_dict().items() if k.startswith(prefixes)}
     problems = mismatches(ours, theirs)
     for pattern in run.init_except:
         if not any(re.search(pattern, name) for name in ours.keys() | theirs.keys()):
             raise ConfigError(f"{pattern!r} is in no name of the weights, such as {next(iter(theirs), 'backbone.')}", "init_except")
     excused = {name for name in problems if name in EXTRAS or any(re.search(pattern, name) for pattern in run.init_except)}
-    if left := {name: what for name, what in problems.items() if name not in excused}:
-        other = f"the file is of another network than this {run.backbone.network}; name that network, or another file"
-        advice = other if 2 * len(left) > len(ours) else "name it in init_except if that is meant"
-        raise ConfigError(f"{checkpoint_path(run.init_from)}: {first_of(left)}; {advice}", "init_from")
-    taken = {k: v for k, v in theirs.items() if k not in problems}
-    model.load_state_dict(taken, strict=False)
-    loaded = {name: value for name, value in model.state_dict().items() if name in taken}
-    check_finite(loaded, "", checkpoint_path(run.init_from))  # a number may be beyond the network's type
+    if unexcused := {name: problem for name, problem in problems.items() if name not in excused}:
+        other_network = f"the file is of another network than this {run.backbone.network}; name that network, or another file"
+        advice = other_network if 2 * len(unexcused) > len(ours) else "name it in init_except if that is meant"
+        raise ConfigError(f"{checkpoint_path(run.init_from)}: {first_of(unexcused)}; {advice}", "init_from")
+    fitting = {k: v for k, v in theirs.items() if k not in problems}
+    model.load_state_dict(fitting, strict=False)
+    loaded = {name: value for name, value in model.state_dict().items() if name in fitting}
+    check_finite(loaded, "", checkpoint_path(run.init_from))  # a number may overflow the network's type
 
 
 def load_teachers(model: nn.Module, run: Run, mean: list[float], std: list[float]) -> None:
-    """Put trained weights into the networks that objectives use and do not train.
+    """Load trained weights into the networks that objectives use and do not train.
 
-    A field of an objective that names trained weights (``config.checkpoints``), such as objectives.locality.teacher, is the path
-    of such a network in the model too: a backbone, as ``<field>_backbone`` describes it.
+    A field of an objective that names trained weights (``config.checkpoints``), such as objectives.locality.teacher, is also the path of
+    the network in the model: a backbone, which ``<field>_backbone`` describes.
 
     Args:
-        model: whose teachers are filled.
+        model: the Model whose teachers are filled.
         run: its Run.
-        mean: channel mean of its images, which its teachers see as they are.
+        mean: channel mean of the Run's images, which teachers see as they are.
         std: their channel standard deviation.
 
     Raises:
-        ConfigError: a teacher's Run or checkpoint is not there, or it is another network, or trained on pixels of another scale.
+        ConfigError: a teacher's Run or checkpoint is missing, is of another network, or was trained on pixels of another scale.
     """
     for field, source in config.checkpoints(run.objectives, "objectives.").items():
         path = checkpoint_path(source)

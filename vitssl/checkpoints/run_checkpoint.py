@@ -1,4 +1,4 @@
-"""What a run's checkpoint holds, and whether a file is one: checked before anything of it is used."""
+"""The content of a run's checkpoint, and the checks of a file before any of its content is used."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from vitssl.checkpoints.tensor_files import check_finite, first_of, is_state, mi
 from vitssl.config import ConfigError
 
 SCALER = torch.amp.GradScaler("cpu").state_dict().keys()
-FORMER = {"selected"}  # of progress: what earlier versions wrote
+FORMER = {"selected"}  # fields of Progress that earlier versions wrote
 ADVICE = "restore the file from a backup, or delete it to train anew"
 
 
 @dataclass
 class Progress:
-    """What a checkpoint holds besides tensors; plain values only."""
+    """The part of a checkpoint besides tensors; plain values only."""
 
     step: int = 0  # optimiser steps done
     time_s: float = 0.0  # wall seconds of training, over all attempts
@@ -30,19 +30,19 @@ class Progress:
     best_test: dict[str, float] = field(default_factory=dict)  # best on the TEST set; only ever reported under that name
     best_val: dict[str, float] = field(default_factory=dict)
     last: dict[str, dict[str, float]] = field(default_factory=dict)  # the newest evaluation
-    to_evaluate: bool = False  # it was saved before an evaluation of this step
+    to_evaluate: bool = False  # the checkpoint was saved before the evaluation of its step
 
     @classmethod
     def of(cls, saved: dict[str, Any]) -> Progress:
-        """From its values in a checkpoint, which an earlier version may have written."""
+        """Return the Progress with the values from a checkpoint, which an earlier version may have written."""
         return cls(**{name: value for name, value in saved.items() if name not in FORMER})
 
 
 def read_run(path: Path) -> dict[str, Any]:
-    """The checkpoint of a run (``last.pt``, ``best.pt``, one that was kept, imported weights), on the CPU.
+    """Read the checkpoint of a run (``last.pt``, ``best.pt``, one that was kept, imported weights) to the CPU.
 
     Raises:
-        ConfigError: naming the file, and what of it is damaged or not as this version writes it.
+        ConfigError: naming the file, and the part of it that is damaged or not as this version writes it.
     """
     content = read(path)
     for name, is_as_written in WRITTEN.items():
@@ -54,15 +54,15 @@ def read_run(path: Path) -> dict[str, Any]:
 
 
 def load_model(network: nn.Module, state: dict[str, Tensor], path: Path) -> None:
-    """`load_state_dict`; raises ConfigError where the file's weights are another network's."""
+    """Load a file's weights into a network; raise a ConfigError if they are another network's."""
     network.load_state_dict(fitted(network, state, path))
 
 
 def fitted(network: nn.Module, state: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
-    """A file's weights, or their average, in the types of a network's.
+    """Return a file's weights, or their moving average, in the data types of ``network``.
 
     Raises:
-        ConfigError: they are another network's, or a number is beyond the network's type.
+        ConfigError: they are another network's, or a number overflows the network's type.
     """
     ours = network.state_dict()
     if problems := mismatches(ours, state):
@@ -74,45 +74,47 @@ def fitted(network: nn.Module, state: dict[str, Tensor], path: Path) -> dict[str
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], path: Path) -> None:
-    """`load_state_dict`; raises ConfigError where the file's state is another optimizer's.
+    """Load a file's state into an optimizer; raise a ConfigError if it is another optimizer's.
 
-    How it computes, and what it has for weights of which the file has nothing, stays: SGD of earlier versions was not fused.
+    The optimizer keeps its implementation (``foreach``, ``fused``), since SGD of earlier versions was not fused, and its own state of
+    weights for which the file has none.
     """
-    own = {parameter: values for parameter, values in optimizer.state.items() if isinstance(parameter, Tensor)}
-    forms = [{name: group[name] for name in ("foreach", "fused") if name in group} for group in optimizer.param_groups]
+    initial = {parameter: values for parameter, values in optimizer.state.items() if isinstance(parameter, Tensor)}
+    implementations = [{name: group[name] for name in ("foreach", "fused") if name in group} for group in optimizer.param_groups]
     try:
         optimizer.load_state_dict(state)
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:  # other shapes are found below; a full GPU is no damage
+    # shapes are compared below; a RuntimeError is not caught, as a full GPU is no damage
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         _refuse(path, f"optimizer: {str(error).splitlines()[0]}")
-    for group, form in zip(optimizer.param_groups, forms, strict=True):
-        group.update(form)
+    for group, implementation in zip(optimizer.param_groups, implementations, strict=True):
+        group.update(implementation)
     for parameter, values in optimizer.state.items():
         if not isinstance(parameter, Tensor) or not isinstance(values, dict):
             _refuse(path, "optimizer: it has a state of something that is not a weight")
         for name, value in values.items():
             if isinstance(value, Tensor) and value.dim() and value.shape != parameter.shape:
                 _refuse(path, f"optimizer: {name} has shape {tuple(value.shape)}, its weight {tuple(parameter.shape)}")
-    for parameter, values in own.items():
+    for parameter, values in initial.items():
         saved = {name: value for name, value in optimizer.state[parameter].items() if value is not None}
         optimizer.state[parameter] = values | saved
 
 
 def optimizer_bytes(path: Path) -> int:
-    """How large the optimizer's state in a checkpoint is; 0 where there is none, or the file cannot be read."""
+    """Return the size of the optimizer's state in a checkpoint; 0 if there is none, or if the file cannot be read."""
     try:
         optimizer = read(path, mapped=True).get("optimizer")
     except ConfigError:
         return 0
-    values = [value for of_weight in optimizer["state"].values() for value in of_weight.values()] if _is_optimizer(optimizer) else []
+    values = [value for state in optimizer["state"].values() for value in state.values()] if _is_optimizer(optimizer) else []
     return sum(value.nbytes for value in values if isinstance(value, Tensor))
 
 
 def drop_optimizer(path: Path) -> None:
-    """Write a run's checkpoint without the optimizer's state; nothing can be trained further from it.
+    """Rewrite a run's checkpoint without the optimizer's state, which training needs to continue from it.
 
     Raises:
-        ConfigError: it is damaged, and stays as it is.
-        OSError, RuntimeError: there is no room for it beside the former one, which stays.
+        ConfigError: the file is damaged; it stays as it is.
+        OSError, RuntimeError: there is no room for the new file beside the former one, which stays.
     """
     mode = path.stat().st_mode
     save(path, read_run(path) | {"optimizer": None})
@@ -127,11 +129,11 @@ def _refuse(path: Path, reason: str) -> NoReturn:
 
 
 def _is_data(value: Any) -> bool:
-    """What `vitssl.training.train_state.TrainState.data_facts` gives."""
+    """Whether ``value`` has the form of `vitssl.training.train_state.TrainState.data_facts`."""
     if not isinstance(value, dict) or not {"classes", "mean", "std"} <= value.keys():
         return False
     classes, *statistics = value["classes"], value["mean"], value["std"]
-    named = isinstance(classes, list) and not any(records.problems([str], classes))  # none: pretrained weights from elsewhere
+    named = isinstance(classes, list) and not any(records.problems([str], classes))  # empty: pretrained weights from elsewhere
     return named and all(isinstance(numbers, list) and len(numbers) == 3 and all(map(_is_number, numbers)) for numbers in statistics)
 
 
@@ -150,7 +152,10 @@ def _is_result(value: Any) -> bool:
 
 
 def _is_optimizer(value: Any) -> bool:
-    """Tensors and numbers of each weight by its number, and plain settings of groups of weights, as torch's optimizers give them."""
+    """Whether ``value`` is the state of an optimizer as torch gives it.
+
+    It holds tensors and numbers of each weight, by the weight's number, and plain settings of groups of weights.
+    """
     if not isinstance(value, dict) or not isinstance(value.get("state"), dict) or not isinstance(value.get("param_groups"), list):
         return False
     of_weights = all(isinstance(number, int) and isinstance(values, dict) for number, values in value["state"].items())
@@ -158,7 +163,7 @@ def _is_optimizer(value: Any) -> bool:
 
 
 def _is_scaler(value: Any) -> bool:
-    """The numbers of torch's GradScaler."""
+    """Whether ``value`` holds the numbers of torch's GradScaler."""
     return isinstance(value, dict) and value.keys() == SCALER and all(_is_number(number) and number >= 0 for number in value.values())
 
 
@@ -175,7 +180,7 @@ def _or_absent(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or check(value)
 
 
-# best.pt has the first two, imported weights "ema" too
+# entry -> its check; best.pt has the first two entries, imported weights also "ema"
 WRITTEN: dict[str, Callable[[Any], bool]] = {
     "model": is_state,
     "data": _is_data,
@@ -186,4 +191,4 @@ WRITTEN: dict[str, Callable[[Any], bool]] = {
     "identity": _or_absent(lambda value: isinstance(value, str)),
     "schema": _or_absent(lambda value: isinstance(value, int)),
 }
-NUMBERS = {"model", "ema", "optimizer"}  # of tensors that are finite
+NUMBERS = {"model", "ema", "optimizer"}  # entries whose tensors must be finite

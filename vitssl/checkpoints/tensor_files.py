@@ -1,4 +1,4 @@
-"""Files of tensors by name: written whole or not at all, and checked when they are read, whoever wrote them."""
+"""Files of tensors by name: written completely or not at all, and checked when they are read, whoever wrote them."""
 
 from __future__ import annotations
 
@@ -25,25 +25,28 @@ CHUNK_BYTES = 1 << 24
 REAL = {
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
 }  # fmt: skip
-# what files of the papers hold besides tensors: their command line, or their configuration (Swin's code, Drloc's), read as a mapping
+# what the papers' files hold besides tensors: a command line, or a configuration (Swin's and Drloc's code), read as a mapping
 ALSO_READ = (argparse.Namespace, (OrderedDict, "yacs.config.CfgNode"))
 
 
 def save(path: Path, state: dict[str, Any], former: Path | None = None) -> None:
-    """Write a state as a file, or nothing (`replacing`)."""
+    """Write a state to a file, completely or not at all (`replacing`)."""
     for stale in path.parent.glob(f".{path.name}.*"):
-        stale.unlink()  # of an attempt that was killed while it wrote; there is one writer
-    # by its name, torch would not say that a disk is full
+        stale.unlink()  # left by an attempt that was killed while it wrote: there is only one writer
+    # a stream, since torch does not report a full disk for a file that it opens by name
     with replacing(path, former) as temporary, temporary.open("wb") as stream:
         torch.save(state, stream)
 
 
 def read(path: Path, mapped: bool = False) -> dict[str, Any]:
-    """A checkpoint, on the CPU; tensors and plain values only, so that a foreign file cannot run code. ``mapped``: its tensors are read
-    from disk when they are used, and not compared with its checksums.
+    """Read a checkpoint to the CPU: tensors and plain values only, so that a foreign file cannot run code.
+
+    Args:
+        path: the file.
+        mapped: read tensors from disk when they are used, and do not compare them with the file's checksums.
 
     Raises:
-        ConfigError: no such file, or one that is damaged, cut short, or holds more than tensors and plain values.
+        ConfigError: there is no such file, or it is damaged, cut short, or holds more than tensors and plain values.
     """
     check_weights_file(path)
     try:
@@ -51,7 +54,7 @@ def read(path: Path, mapped: bool = False) -> dict[str, Any]:
             _check_intact(path)
         with torch.serialization.safe_globals(list(ALSO_READ)):
             content = load_file(path) if is_safetensors(path) else torch.load(path, "cpu", weights_only=True, mmap=mapped)
-    # a text file is a KeyError or an IndexError of pickle's, a file that was cut short an OSError
+    # pickle raises a KeyError or an IndexError for a text file; a file that was cut short raises an OSError
     except (pickle.UnpicklingError, EOFError, OSError, RuntimeError, KeyError, IndexError, SafetensorError) as error:
         raise ConfigError(f"{path} is not a checkpoint that can be read ({_why(error)})") from None
     if not isinstance(content, dict):
@@ -60,7 +63,7 @@ def read(path: Path, mapped: bool = False) -> dict[str, Any]:
 
 
 def _why(error: Exception) -> str:
-    """What libraries say in their own terms, or with advice on their arguments."""
+    """Return the reason of an error in plain words if libraries word it in their own terms, or with advice on their arguments."""
     if isinstance(error, pickle.UnpicklingError | KeyError | IndexError):
         return (
             "it holds other things than tensors and plain values, such as a whole model (save its state_dict()), or is another kind of file"
@@ -71,64 +74,65 @@ def _why(error: Exception) -> str:
 
 
 def _check_intact(path: Path) -> None:
-    """Compare each part of a file of torch's with the checksum that was written with it, which torch does not.
+    """Compare each part of a torch file with the checksum that was written with it, which torch does not do.
 
     Raises:
         RuntimeError: a part is not what was written, or is compressed.
     """
     try:
         if not zipfile.is_zipfile(path):
-            return  # safetensors and torch's former format have none
+            return  # safetensors and torch's former format have no checksums
         with zipfile.ZipFile(path) as archive:
             for part in archive.infolist():
-                if part.compress_type != zipfile.ZIP_STORED:  # it may be a thousand times as large as the file
+                if part.compress_type != zipfile.ZIP_STORED:  # unpacked, it might be a thousand times as large as the file
                     raise RuntimeError(f"{part.filename} is compressed, which torch does not write")
-                if part.CRC:  # torch can be told to leave it out
+                if part.CRC:  # torch can be told to leave checksums out
                     with archive.open(part) as stream:
                         while stream.read(CHUNK_BYTES):
                             pass
-    except (zipfile.BadZipFile, zlib.error, struct.error, ValueError, NotImplementedError) as error:  # of its own records too
+    # also raised if the archive's own records are damaged
+    except (zipfile.BadZipFile, zlib.error, struct.error, ValueError, NotImplementedError) as error:
         raise RuntimeError(f"damaged: {error}") from None
 
 
 def is_state(value: Any) -> bool:
-    """Is it tensors by name, and at least one?"""
+    """Whether ``value`` is a dictionary of tensors by name, with at least one tensor."""
     return isinstance(value, dict) and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in value.items()) and bool(value)
 
 
 def check_finite(value: Any, name: str, path: Path) -> None:
-    """Look at every tensor of nested dictionaries and lists.
+    """Check every tensor of nested dictionaries and lists.
 
     Raises:
-        ConfigError: one is not finite: training diverged elsewhere, or the file is damaged; or it is no plain tensor of real numbers, whose
-            values a network can take over.
+        ConfigError: a tensor is not finite, as training diverged elsewhere or the file is damaged; or it is not a plain tensor of real
+            numbers, whose values a network can take over.
     """
     for key, part in value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ():
         check_finite(part, f"{name}.{key}" if name else str(key), path)
     if not isinstance(value, Tensor):
         return
     if not _is_plain(value):
-        what = f"{name} is not a plain tensor of real numbers ({value.dtype}, {value.layout})"
-        raise ConfigError(f"{what}; take another checkpoint", place=str(path))
+        reason = f"{name} is not a plain tensor of real numbers ({value.dtype}, {value.layout})"
+        raise ConfigError(f"{reason}; take another checkpoint", place=str(path))
     if value.is_floating_point() and not torch.isfinite(value).all():
         raise ConfigError(f"{name} has values that are not finite; take another checkpoint", place=str(path))
 
 
 def _is_plain(value: Tensor) -> bool:
-    """Does it hold all its values, as real numbers? One that was expanded asks for more memory than the file has bytes."""
+    """Whether a tensor holds all its values, as real numbers. An expanded one would need more memory than the file has bytes."""
     if value.layout != torch.strided or value.is_meta or value.dtype not in REAL:
         return False
     return value.numel() * value.element_size() <= value.untyped_storage().nbytes()
 
 
 def is_safetensors(path: Path) -> bool:
-    """By content, as a fetched file may have any name: eight bytes of a length, then JSON."""
+    """Whether a file is in safetensors' format, by its content (8 bytes of a length, then JSON), as a fetched file may have any name."""
     with path.open("rb") as file:
         return file.read(9)[8:] == b"{"
 
 
 def mismatches(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> dict[str, str]:
-    """{name of a tensor: what is wrong with it} of weights that are to be loaded into a network."""
+    """Return {name of a tensor: what is wrong with it} for weights ``theirs`` to be loaded into a network with the weights ``ours``."""
     problems = {name: "is missing" for name in ours.keys() - theirs.keys()}
     problems |= {name: "is not part of the network" for name in theirs.keys() - ours.keys()}
     for name in ours.keys() & theirs.keys():
@@ -138,6 +142,6 @@ def mismatches(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> dict[str, 
 
 
 def first_of(problems: dict[str, str]) -> str:
-    """What is wrong with the first of some tensors, and with how many more something is."""
-    name, what = next(iter(problems.items()))
-    return f"{name} {what}" + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")
+    """Return what is wrong with the first of some tensors, and the number of further tensors with problems."""
+    name, problem = next(iter(problems.items()))
+    return f"{name} {problem}" + (f" (and {len(problems) - 1} more)" if len(problems) > 1 else "")

@@ -1,6 +1,6 @@
-"""MACs, parameters and activations of a Run, and how fast it infers.
+"""MACs, parameters, activations and inference speed of a Run.
 
-`vitssl.costs.macs` counts with fvcore's rules, which know no fused attention: everything is counted with the unfused one, on one image.
+`vitssl.costs.macs` counts by fvcore's rules, which do not know fused attention: everything is counted with unfused attention, on one image.
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from vitssl.config import Objectives, Run
 from vitssl.costs import macs
 from vitssl.data.loading.batch import Batch
 
-WARM_UP, LEAST, BATCHES = 2, 3, 9  # of which the speed of inference is measured
-ENOUGH_S = 3.0  # after which no more than the least of them are
+WARM_UP, LEAST, BATCHES = 2, 3, 9  # batches of a measurement of inference speed: uncounted at first, then at least and at most
+ENOUGH_S = 3.0  # after this time LEAST batches are enough
 
 
 def _batch(run: Run) -> Batch:
-    """One image (and its views) of the Run's sizes."""
+    """Return a batch of one image, with all of the Run's views in their sizes."""
     px = {name: config.view_px(run.data, name) for name in config.active_views(run)}
     views = {name: torch.zeros(view.count, 3, px[name], px[name]) for name, view in config.active_views(run).items()}
     return Batch.of(run, views, torch.zeros(1, dtype=torch.int64))
 
 
 def measure(run: Run, num_classes: int) -> dict[str, Any]:
-    """Costs of one image.
+    """Return the costs of one image.
 
-    ``macs_train_forward`` is the forward of a training step as run here, where passes share one patch embedding;
-    ``macs_train_step`` adds the backward: nothing for a teacher or a frozen backbone, about two forwards for what is trained.
-    ``macs_passes`` counts each objective with a separate embedding, as the papers do (SSAT's 1.26 + 0.43); one that reads a
-    pass which another makes anyway (Drloc or SimCLR next to classify) counts by what it adds.
+    - ``macs_train_forward``: the forward pass of a training step as it is run here, where passes share one patch embedding.
+    - ``macs_train_step``: forward and backward pass. A teacher and a frozen backbone have no backward pass; for what is trained, it costs
+      about two forward passes.
+    - ``macs_passes``: each objective with an embedding of its own, as the papers count (SSAT's 1.26 + 0.43). An objective that reads a pass
+      which another one makes anyway (Drloc or SimCLR next to classify) counts by what it adds.
     """
     with macs.shapes_only(), torch.no_grad():
         network = _unfused(run, num_classes)
@@ -58,11 +59,11 @@ def measure(run: Run, num_classes: int) -> dict[str, Any]:
 
 
 def measure_all(runs: list[Run], num_classes: list[int]) -> list[dict[str, Any]]:
-    """`measure` of several Runs, on all cores that this process may use."""
-    found: dict[int, dict[str, Any]] = {}
+    """Return the costs of one image (`measure`) for each of several Runs, computed on all cores that this process may use."""
+    costs: dict[int, dict[str, Any]] = {}
     tasks = list(enumerate(zip(runs, num_classes, strict=True)))
-    pool.run(_measure_one, tasks, workers=pool.processes(None, tasks), advance=lambda result: found.update([result]))
-    return [found[i] for i in range(len(runs))]
+    pool.run(_measure_one, tasks, workers=pool.processes(None, tasks), advance=lambda result: costs.update([result]))
+    return [costs[i] for i in range(len(runs))]
 
 
 def _measure_one(task: tuple[int, tuple[Run, int]]) -> tuple[int, dict[str, Any]]:
@@ -71,31 +72,35 @@ def _measure_one(task: tuple[int, tuple[Run, int]]) -> tuple[int, dict[str, Any]
 
 
 def _predict(network: model.Model, batch: Batch) -> Tensor:
-    """What a trained network infers: logits, or without a classifier the backbone's tokens."""
+    """Return what a trained network infers: logits, or the backbone's tokens without a classifier."""
     logits_BK = network.predict(batch)
     return network.backbone(network.backbone.embed(batch.views["main"])).sequence() if logits_BK is None else logits_BK
 
 
 def _train_forwards(run: Run, num_classes: int) -> tuple[int, dict[str, int]]:
-    """The forward of a training step as run, and the part of it that each objective counts for (``macs_passes`` of ``measure``)."""
+    """Return the MACs of a training step's forward pass, and the MACs of each objective (``macs_passes`` of `measure`).
+
+    Objectives are added one after the other. Each counts by the MACs that it adds to the earlier ones, or, if it shares no pass through the
+    backbone with them, by the MACs of a Run with this objective alone.
+    """
     by_objective: dict[str, int] = {}
     joint, total, passes = dataclasses.replace(run, objectives=Objectives()), 0, 0
     for name, objective in config.active(run.objectives).items():
         joint = dataclasses.replace(run, objectives=dataclasses.replace(joint.objectives, **{name: objective}))
-        before, passes_before = total, passes
+        total_before, passes_before = total, passes
         total, passes = _train_forward(joint, num_classes)
-        by_objective[name] = total - before
+        by_objective[name] = total - total_before
         if not set(objective.views()) <= set(run.data.views.enabled()):
-            continue  # it reads a view that another one makes
+            continue  # it reads a view that another objective makes
         alone = dataclasses.replace(run, objectives=Objectives(**{name: objective}))
-        macs_alone, passes_alone = _train_forward(alone, num_classes) if before else (total, passes)
-        if passes - passes_before == passes_alone:  # it shares none
+        macs_alone, passes_alone = _train_forward(alone, num_classes) if total_before else (total, passes)
+        if passes - passes_before == passes_alone:  # it shares no pass
             by_objective[name] = macs_alone
     return total, by_objective
 
 
 def _train_forward(run: Run, num_classes: int) -> tuple[int, int]:
-    """MACs of a training step's forward, and how often it goes through the backbone."""
+    """Return the MACs of a training step's forward pass, and the number of its passes through the backbone."""
     network, passes = _unfused(run, num_classes), []
     network.backbone.register_forward_hook(lambda *_: passes.append(1))
     with macs.Counter() as counter:
@@ -104,7 +109,7 @@ def _train_forward(run: Run, num_classes: int) -> tuple[int, int]:
 
 
 def _train_backward(run: Run, num_classes: int) -> int:
-    """MACs of a training step's backward; 0 of a Run without objectives, such as that of imported weights."""
+    """Return the MACs of a training step's backward pass; 0 for a Run without objectives, such as imported weights."""
     if not config.active(run.objectives):
         return 0
     with macs.shapes_only(), torch.enable_grad():
@@ -121,16 +126,17 @@ def _unfused(run: Run, num_classes: int) -> model.Model:
 
 
 def throughput(network: model.Model, run: Run, device: torch.device) -> dict[str, Any]:
-    """Median inference speed on ``device``, in the Run's precision, with the largest batch up to 256 (a CPU: 32) that fits.
+    """Return the median inference speed on ``device``, in the Run's precision, with the largest batch up to 256 (on a CPU: 32) that fits.
 
-    ``inference_spread`` is the width of the middle half of the batches' times, relative to their median: how quiet the moment was. They are
-    nine, or as many as three seconds allow, but at least three: of a large network on a CPU each may take longer than a step of training.
+    ``inference_spread`` shows how quiet the machine was: the interquartile range of the batches' times, divided by their median. Nine
+    batches are timed, or as many as fit into three seconds, but at least three: a batch of a large network on a CPU may take longer than a
+    step of training.
     """
     batch_size = 256 if device.type == "cuda" else 32
     while True:
         try:
             return _throughput(network, run, device, batch_size)
-        except torch.OutOfMemoryError:  # a finished training is not lost because this figure cannot be measured
+        except torch.OutOfMemoryError:  # a finished training must not be lost because this figure cannot be measured
             if batch_size == 1:
                 raise
         batch_size //= 2
@@ -160,7 +166,7 @@ def _throughput(network: model.Model, run: Run, device: torch.device, batch_size
 
 
 def table(measured: dict[str, Any]) -> str:
-    """``measure``'s figures as lines for people."""
+    """Return the figures of `measure` as lines of text."""
     passes = " + ".join(f"{macs / 1e9:.3f} ({name})" for name, macs in measured["macs_passes"].items())
     rows = {
         "parameters, training": f"{measured['params_train']:,}",

@@ -1,7 +1,10 @@
-"""Energy and CO2e of one attempt at a run, on one node, with codecarbon (offline).
+"""Energy and CO2e of one attempt at a run on one node, measured with codecarbon (offline).
 
-codecarbon measures whole machines. So there is exactly one ``Tracker`` per node and job for any number of ranks, it is
-told which GPUs are the job's, and the CPU and RAM energy of the node are apportioned by the job's share of it.
+codecarbon measures whole machines. Therefore a job has exactly one ``Tracker`` per node, for any number of ranks. The tracker is told which
+GPUs are the job's, and the energy of the node's CPUs and RAM is counted by the job's share of the node:
+
+    energy = energy of the job's GPUs + share * (energy of the node's CPUs + energy of its RAM)
+    share = CPUs of the job / CPUs of the node    (`share_of_node`)
 """
 
 from __future__ import annotations
@@ -24,15 +27,17 @@ from vitssl.costs import intensity
 from vitssl.costs.workload import CpuMeter
 from vitssl.files import write_json
 
-FLUSH_S = 10.0  # a killed job loses at most this much of its record
+FLUSH_S = 10.0  # seconds between measurements: a killed job loses at most this much of its record
 
 
 def intensity_kg_per_kwh(site: Site) -> float:
-    """The grid's carbon intensity at ``site``: the mean of its file, the profile's figure, else what codecarbon bundles for its country.
+    """Return the grid's mean carbon intensity at ``site``, in kg CO2e per kWh.
+
+    It is the mean of the site's file, otherwise the figure of its profile, otherwise what codecarbon bundles for its country.
 
     Raises:
-        ConfigError: the file is not as it should be, or no figure is bundled for the country's code (codecarbon itself would silently take
-            a world average).
+        ConfigError: the file is invalid, or no figure is bundled for the country's code (codecarbon itself would silently take a world
+            average).
     """
     if site.intensity_csv is not None:
         return intensity.read(site.intensity_csv).mean
@@ -50,47 +55,52 @@ def intensity_kg_per_kwh(site: Site) -> float:
 
 
 def names_grid(site: Site) -> bool:
-    """Does it say where the energy comes from, rather than leave that to the default?"""
+    """Whether ``site`` says where its energy comes from, instead of leaving that to the default."""
     return site.country != Site.country or site.intensity_kg_per_kwh is not None or site.intensity_csv is not None
 
 
 def grid_of(site: Site) -> str:
-    """What a record of energy calls the grid: by its country, unless the site gives figures and leaves that to the default."""
+    """Return the name of the grid in energy records: the country, or that the site has figures of its own.
+
+    A file of intensities always counts as such; a single figure only if the site leaves the country to the default.
+    """
     if site.intensity_csv is not None:
         return intensity.BY_HOUR
     return intensity.OWN if site.intensity_kg_per_kwh is not None and site.country == Site.country else site.country
 
 
 def _meant(country: str) -> str:
-    """Codes and names of the countries that a name or another code may stand for, else an example."""
+    """Return the codes and names of countries that an unknown name or code may stand for; an example if there are none."""
     import pycountry
 
-    found: list[Any] = []
+    matches: list[Any] = []
     with suppress(LookupError):
-        found = [pycountry.countries.lookup("GB" if country.upper() == "UK" else country)]
-    if not found and len(country) > 2:
+        matches = [pycountry.countries.lookup("GB" if country.upper() == "UK" else country)]
+    if not matches and len(country) > 2:
         with suppress(LookupError):
-            found = pycountry.countries.search_fuzzy(country)[:3]
-    return ", ".join(f"{one.alpha_3}: {one.name}" for one in found) or "such as DEU: Germany"
+            matches = pycountry.countries.search_fuzzy(country)[:3]
+    return ", ".join(f"{match.alpha_3}: {match.name}" for match in matches) or "such as DEU: Germany"
 
 
 def share_of_node() -> float:
-    """This job's share of its node's CPUs, in (0, 1]: those that this process may run on, and no more than SLURM allotted.
+    """Return this job's share of its node's CPUs, in (0, 1].
 
-    Without cgroups SLURM's jobs may run on all; several runs of this machine may share what is allotted to one job.
+        share = min(CPUs that this process may run on, CPUs that SLURM allotted on this node) / CPUs of the node
+
+    Both are needed: without cgroups a SLURM job may run on all CPUs, and several runs on this machine may share the CPUs of one job.
     """
-    own, allotted = len(os.sched_getaffinity(0)), os.environ.get("SLURM_CPUS_ON_NODE")
-    return min(1.0, (min(own, int(allotted)) if allotted else own) / os.cpu_count())
+    usable, allotted = len(os.sched_getaffinity(0)), os.environ.get("SLURM_CPUS_ON_NODE")
+    return min(1.0, (min(usable, int(allotted)) if allotted else usable) / os.cpu_count())
 
 
 class Tracker:
-    """Context manager that records the energy of this process's node into ``emissions-<attempt>-<node>.json``.
+    """Context manager that records the energy of this process's node in ``emissions-<attempt>-<node>.json``.
 
     Args:
         folder: the run folder.
         attempt: number of the attempt, from 0.
         site: gives the country or the grid's intensity.
-        gpus: how many of the visible GPUs the job computes on, from the first; 0 on the CPU of a node with GPUs, None takes all.
+        gpus: how many of the visible GPUs the job computes on, from the first; 0 for a job on the CPU of a node with GPUs, None for all.
         flush_s: seconds between two measurements, each of which is written at once.
 
     Raises:
@@ -99,7 +109,7 @@ class Tracker:
     """
 
     def __init__(self, folder: Path, attempt: int, site: Site, *, gpus: int | None = None, flush_s: float = FLUSH_S):
-        # SLURM's name of the node: several nodes of a test cluster share one host
+        # SLURM's name of the node, as several nodes of a test cluster share one host
         self._node = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
         self.path = Path(folder) / f"emissions-{attempt}-{self._node}.json"
         self._attempt, self._flush_s = attempt, flush_s
@@ -119,11 +129,11 @@ class Tracker:
     def __enter__(self) -> Tracker:
         with _without_slurm(), _quiet_codecarbon() as complaints:
             self._tracker = self._make()
-            self._cpu = CpuMeter()  # now, or it would count the seconds that it takes to make a tracker
+            self._cpu = CpuMeter()  # made last, so that it does not count the seconds that making the tracker takes
             self._tracker.start()
             self._tracker.flush()
             if not self.path.is_file():
-                self._tracker.stop()  # or its timer would go on
+                self._tracker.stop()  # otherwise its timer would go on
         if not self.path.is_file():
             raise RuntimeError(f"codecarbon measured nothing on {self._node}: {'; '.join(complaints) or 'it gave no reason'}")
         return self
@@ -131,10 +141,11 @@ class Tracker:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         with _quiet_codecarbon() as complaints:
             self._tracker.stop()
-        if complaints and self.path.parent.is_dir():  # that a run's folder was removed is told without this
+        if complaints and self.path.parent.is_dir():  # the removal of a run's folder is reported elsewhere
             warnings.warn(f"{self.path.name} lacks the last seconds of this attempt: {'; '.join(complaints)}", stacklevel=2)
 
     def _make(self) -> Any:
+        """Return codecarbon's tracker, which passes every measurement to `_write`."""
         from codecarbon import OfflineEmissionsTracker
         from codecarbon.core.cpu import is_rapl_available
         from codecarbon.output_methods.base_output import BaseOutput
@@ -144,7 +155,7 @@ class Tracker:
 
             out = live_out = staticmethod(lambda total, delta: self._write(total))
 
-        # every setting that bears on the numbers is given, so that no codecarbon configuration of the user's changes them
+        # every setting that affects the numbers is given, so that no codecarbon configuration of the user changes them
         tracker = OfflineEmissionsTracker(
             country_iso_code=self._iso_code, force_carbon_intensity_g_co2e_kwh=self._intensity * 1000, tracking_mode="machine",
             gpu_ids=[gpu.index for gpu in self._gpus], measure_power_secs=self._flush_s, api_call_interval=1, pue=1.0,
@@ -161,7 +172,12 @@ class Tracker:
             write_json(self.path, self._record(total))
 
     def _record(self, total: Any) -> dict[str, Any]:
-        """What was drawn so far; the caller holds the lock."""
+        """Return the record of the energy that was drawn so far; the caller must hold the lock.
+
+        energy_kwh = gpu_kwh + node_share * (node_cpu_kwh + node_ram_kwh)
+        co2e_kg = energy_kwh * intensity, or with intensities by the hour the sum over quarter hours (`intensity.co2e_kg`)
+        gpu_busy_s = duration_s * GPUs * their mean utilisation
+        """
         gpu_kwh = total.gpu_energy if self._gpus else 0.0
         cpu_kwh, ram_kwh = total.cpu_energy * self._share, total.ram_energy * self._share
         energy_kwh, end = gpu_kwh + cpu_kwh + ram_kwh, time.time()
@@ -185,10 +201,10 @@ class Tracker:
 
 @contextmanager
 def _without_slurm() -> Iterator[None]:
-    """Hide the SLURM job from codecarbon.
+    """Context that hides the SLURM job from codecarbon.
 
-    It would count the CPUs and the RAM of the whole job on every node instead of the node's, and where there is no `scontrol`
-    (in a container) it would measure nothing, silently. It reads these variables once, when it is imported.
+    Otherwise codecarbon would count the CPUs and the RAM of the whole job on every node, instead of the node's. Without `scontrol` (in a
+    container) it would silently measure nothing. It reads these variables once, when it is imported.
     """
     hidden = {name: os.environ.pop(name) for name in ("SLURM_JOB_ID", "SLURM_JOBID") if name in os.environ}
     try:
@@ -201,7 +217,7 @@ def _without_slurm() -> Iterator[None]:
 
 @contextmanager
 def _quiet_codecarbon() -> Iterator[list[str]]:
-    """Silence codecarbon's log; gives the list in which the exceptions that it swallows are collected."""
+    """Context that silences codecarbon's log, and yields a list to which the exceptions that codecarbon swallows are added."""
     logger, complaints = logging.getLogger("codecarbon"), []
 
     def listen(record: logging.LogRecord) -> bool:
@@ -224,13 +240,15 @@ def _quiet_codecarbon() -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class Gpu:
-    index: int  # NVML's, which codecarbon takes; its matching by UUID drops the letter G and finds nothing (3.3.2)
+    """A GPU of this node."""
+
+    index: int  # NVML's index, by which codecarbon selects: its matching by UUID drops the letter G and finds nothing (3.3.2)
     uuid: str
     name: str
 
 
 def visible_gpus() -> list[Gpu]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves to this job; all of the node's where it is not set, none without NVIDIA's driver."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves to this job: the node's if it is not set, none without NVIDIA's driver."""
     import pynvml
 
     try:
@@ -243,10 +261,10 @@ def visible_gpus() -> list[Gpu]:
 
 
 def select_gpus(boards: list[Gpu], visible: str | None) -> list[Gpu]:
-    """Those of ``boards`` that ``visible`` names, by index or by the beginning of a UUID; as CUDA, it reads up to the first unknown one.
+    """Return the ``boards`` that ``visible`` names by index or by the beginning of a UUID; like CUDA, stop at the first unknown name.
 
     Raises:
-        ConfigError: a MIG slice: NVML measures the energy of whole boards only, which others use too.
+        ConfigError: a MIG slice is named: NVML measures the energy of whole boards only, which others use too.
     """
     if visible is None:
         return boards
@@ -254,8 +272,8 @@ def select_gpus(boards: list[Gpu], visible: str | None) -> list[Gpu]:
     for name in (part.strip() for part in visible.split(",")):
         if name.startswith("MIG-"):
             raise ConfigError(f"the energy of {name}, a slice of a board, cannot be measured; ask for whole GPUs", "CUDA_VISIBLE_DEVICES")
-        match = [b for b in boards if name and (str(b.index) == name or (name.startswith("GPU-") and b.uuid.startswith(name)))]
-        if len(match) != 1:
+        matches = [b for b in boards if name and (str(b.index) == name or (name.startswith("GPU-") and b.uuid.startswith(name)))]
+        if len(matches) != 1:
             break
-        selected += match
+        selected += matches
     return selected

@@ -1,8 +1,8 @@
-"""The grid's carbon intensity by the hour: a file of a forecast, or of a typical week, and when in it energy is greenest.
+"""The grid's carbon intensity over time, from a file of a forecast or of a typical week, and the time at which energy is greenest.
 
-Two columns with a header, `time,g_per_kwh`: times such as 2026-11-23T14:00 (a forecast, in this machine's zone where none is written), or
-Mon 14:00 (a typical week, in this machine's zone). A figure holds until the next one; the last of a forecast for as long as the one before
-it did.
+The file has two columns with a header, `time,g_per_kwh`. Times are such as 2026-11-23T14:00 (a forecast, in this machine's time zone if
+none is given) or Mon 14:00 (a typical week, in this machine's time zone). A figure holds until the next one; the last figure of a forecast
+holds for as long as the one before it did.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from vitssl.reader import read_whole
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 WEEK = timedelta(days=7)
 EXAMPLE = "a line is such as 2026-11-23T14:00,310 or Mon 14:00,310"
-BY_HOUR, OWN = "by the hour", "own figure"  # what a record of energy has in the country's place
+BY_HOUR, OWN = "by the hour", "own figure"  # names of the grid in a record of energy, instead of a country
 MOST_LINES = 100_000
 MOST_G = 5000.0  # per kWh: five times lignite's
-STEP_S = 900.0  # between the beginnings that are compared; and the spans of time by which energy is recorded, as fine as forecasts are
+STEP_S = 900.0  # between the start times that are compared; also the period by which energy is recorded: as fine as forecasts are
 
 
 @dataclass(frozen=True)
 class Intensity:
-    """Carbon intensity as steps.
+    """Carbon intensity as a step function of time.
 
     Attributes:
-        times: of a forecast in seconds since 1970; of a typical week in seconds since Monday, 0:00.
-        kg_per_kwh: from each of these times on.
-        end: of what is known of a forecast; None for a week, which comes again.
+        times: seconds since 1970 for a forecast, seconds since Monday, 0:00, for a typical week.
+        kg_per_kwh: the intensity from each of ``times`` on.
+        end: the time until which a forecast is known; None for a week, which repeats.
     """
 
     times: list[float]
@@ -44,56 +44,62 @@ class Intensity:
 
     @property
     def mean(self) -> float:
-        """Over all that is known, kg/kWh."""
+        """The mean over the whole forecast or week, in kg/kWh."""
         last = self.end if self.end is not None else self.times[0] + WEEK.total_seconds()
         lengths = [b - a for a, b in zip(self.times, [*self.times[1:], last], strict=True)]
         return sum(length * kg for length, kg in zip(lengths, self.kg_per_kwh, strict=True)) / sum(lengths)
 
     def knows(self, start: float, end: float) -> bool:
-        """Does it say something about all of this time (seconds since 1970)?"""
+        """Whether the intensity is known for all of the time from ``start`` to ``end`` (seconds since 1970)."""
         return self.end is None or (self.times[0] <= start and end <= self.end)
 
     def at(self, time_s: float) -> float:
-        """kg/kWh at a moment (seconds since 1970); beyond a forecast its mean."""
+        """Return the intensity in kg/kWh at a moment (seconds since 1970); beyond a forecast, its mean."""
         if not self.knows(time_s, time_s):
             return self.mean
         place = bisect.bisect_right(self.times, time_s if self.end is not None else _into_week(time_s))
-        return self.kg_per_kwh[place - 1]  # before the week's first time it is the week's last
+        return self.kg_per_kwh[place - 1]  # before the first time of a week, its last figure holds
 
     def over(self, start: float, end: float) -> float:
-        """Mean in kg/kWh while as much energy is drawn at any time, from start to end (seconds since 1970)."""
+        """Return the mean intensity in kg/kWh from ``start`` to ``end`` (seconds since 1970) for energy that is drawn evenly.
+
+        mean = sum over steps of (length of the step between ``start`` and ``end`` * its kg/kWh) / (end - start)
+        """
         if end <= start:
             return self.at(start)
         cuts = [start, *self._changes(start, end), end]
         return sum((b - a) * self.at((a + b) / 2) for a, b in itertools.pairwise(cuts)) / (end - start)
 
     def _changes(self, start: float, end: float) -> list[float]:
+        """Return the moments between ``start`` and ``end`` at which the intensity changes."""
         if self.end is not None:
-            between = self.times[bisect.bisect_right(self.times, start) : bisect.bisect_left(self.times, end)]
-            return [*between, self.end] if start < self.end < end else between
+            changes = self.times[bisect.bisect_right(self.times, start) : bisect.bisect_left(self.times, end)]
+            return [*changes, self.end] if start < self.end < end else changes
         monday, weeks = start - _into_week(start), math.ceil((end - start) / WEEK.total_seconds()) + 1
         moments = (monday + week * WEEK.total_seconds() + time for week in range(weeks) for time in self.times)
         return [moment for moment in moments if start < moment < end]
 
     def greenest(self, now: float, within_s: float, length_s: float) -> float:
-        """When to begin what takes so long, not later than within this time, for the lowest mean: the earliest of several; now if all that
-        is known ends before."""
+        """Return the time at which work of ``length_s`` should begin, at most ``within_s`` after ``now``, for the lowest mean intensity.
+
+        Of equally good times it is the earliest; it is ``now`` if the intensity is not known long enough for any of them.
+        """
         starts = [now + STEP_S * step for step in range(int(within_s // STEP_S) + 1)]
         known = [start for start in starts if self.knows(start, start + length_s)]
         return min(known, key=lambda start: (round(self.over(start, start + length_s), 9), start), default=now)
 
 
 def _into_week(time_s: float) -> float:
-    """Seconds since Monday, 0:00, by this machine's clock on the wall."""
+    """Return the seconds since Monday, 0:00, in this machine's time zone."""
     local = datetime.fromtimestamp(time_s)
     return local.weekday() * 86400 + local.hour * 3600 + local.minute * 60 + local.second + local.microsecond / 1e6
 
 
 def read(path: str | Path) -> Intensity:
-    """A file of times and g CO2e per kWh.
+    """Read a file of times and g CO2e per kWh.
 
     Raises:
-        ConfigError: naming the line that is not as it should be.
+        ConfigError: the file or one of its lines is invalid; the message names it.
     """
     try:
         lines = itertools.islice(io.StringIO(read_whole(path).decode("utf-8"), newline=""), MOST_LINES)
@@ -114,7 +120,7 @@ def read(path: str | Path) -> Intensity:
 
 
 def _point(row: list[str], where: str) -> tuple[bool, float, float]:
-    """Is it of a week; its time and kg/kWh."""
+    """Return whether a row is of a typical week, its time in seconds, and its kg/kWh."""
     try:
         text, grams = row[0].strip(), float(row[1])
         day, _, clock = text.partition(" ")
@@ -131,22 +137,25 @@ def _point(row: list[str], where: str) -> tuple[bool, float, float]:
 
 
 class ByQuarterHour:
-    """Energy by the quarter of an hour in which it was drawn, from readings of a counter."""
+    """Energy by the quarter of an hour in which it was drawn, from the readings of a counter."""
 
     def __init__(self) -> None:
         self.kwh: dict[str, float] = {}
         self._before, self._then = 0.0, None
 
     def add(self, total_kwh: float, now: float) -> None:
-        """What was drawn since the last reading, shared out evenly over that time."""
-        drawn, then = total_kwh - self._before, now if self._then is None else self._then
+        """Distribute the energy that was drawn since the last reading evenly over the time since then.
+
+        energy of a quarter hour += drawn * (time of the quarter hour since the last reading) / (time since the last reading)
+        """
+        drawn, last_read = total_kwh - self._before, now if self._then is None else self._then
         self._before, self._then = total_kwh, now
-        cut = then
+        cut = last_read
         while cut < now:
             end = min(now, (cut // STEP_S + 1) * STEP_S)
-            self._put(cut, drawn * (end - cut) / (now - then))
+            self._put(cut, drawn * (end - cut) / (now - last_read))
             cut = end
-        if now <= then:  # clocks are set back, too
+        if now <= last_read:  # the first reading, or the clock was set back
             self._put(now, drawn)
 
     def _put(self, time_s: float, kwh: float) -> None:
@@ -155,6 +164,9 @@ class ByQuarterHour:
 
 
 def co2e_kg(kwh_by_quarter_hour: dict[str, float], intensity: Intensity, earlier_s: float = 0.0) -> float:
-    """Emissions of energy by the quarter of an hour; or what they had been, had all been drawn so much earlier."""
+    """Return the emissions in kg of energy by quarter hour, or what they would have been if it had been drawn ``earlier_s`` earlier.
+
+    co2e = sum over quarter hours of (kWh * mean kg/kWh of the quarter hour)
+    """
     begins = {begin: datetime.fromisoformat(f"{begin}+00:00").timestamp() - earlier_s for begin in kwh_by_quarter_hour}
     return sum(kwh * intensity.over(begins[begin], begins[begin] + STEP_S) for begin, kwh in kwh_by_quarter_hour.items())

@@ -1,8 +1,9 @@
-"""Multiply-adds and activations of a network from shapes alone: nothing is computed, no weight is drawn.
+"""Multiply-adds and activations of a network, from shapes alone: nothing is computed, and no weights are drawn.
 
-fvcore's rules, applied to every operator as it is dispatched: a multiply-add counts once, as the papers' "GFLOPs" do, a LayerNorm 5 per
-element. fvcore's own analyses trace a network whose weights are drawn and whose sums are computed, which takes seconds for each; with
-`shapes_only` it is built and run in a fraction of one, its backward pass too: of that the matrix products and convolutions count.
+fvcore's rules are applied to every operator as it is dispatched: a multiply-add counts once, as in the papers' "GFLOPs", and a LayerNorm
+counts 5 per element. fvcore's own analyses trace a network, drawing its weights and computing its sums, which takes seconds each. With
+`shapes_only` a network is built and run in a fraction of a second. So is its backward pass, in which matrix products and convolutions
+count.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ with warnings.catch_warnings():
     from fvcore.nn import jit_handles as fvcore
 
 aten = torch.ops.aten
-# operators as they are dispatched -> fvcore's rule
+# dispatched operator -> fvcore's rule
 RULES: dict[Any, Callable[[list[Any], list[Any]], Any]] = {
     aten.addmm: fvcore.addmm_flop_jit,
     aten.mm: fvcore.matmul_flop_jit,
@@ -40,7 +41,7 @@ RULES: dict[Any, Callable[[list[Any], list[Any]], Any]] = {
     aten._adaptive_avg_pool2d: fvcore.elementwise_flop_counter(1, 0),
 }
 RULES[aten.convolution_backward] = lambda inputs, outputs: _convolution_backward([value.value for value in inputs])
-# whose outputs count as activations: matrix products and convolutions
+# operators whose outputs count as activations: matrix products and convolutions
 PRODUCTS = {aten.addmm, aten.mm, aten.bmm, aten.convolution}
 
 
@@ -52,10 +53,10 @@ def _layer_norm(x: Tensor, normalised: list[int], *_: Any) -> tuple[Tensor, Tens
 def _layer_norm_backward(
     grad: Tensor, x: Tensor, shape: list[int], mean: Tensor, rstd: Tensor, weight: Tensor | None, bias: Tensor | None, asked_for: list[bool]
 ) -> tuple[Tensor | None, ...]:
-    return tuple(torch.empty_like(of) if asked else None for of, asked in zip((x, weight, bias), asked_for, strict=True))
+    return tuple(torch.empty_like(tensor) if is_asked else None for tensor, is_asked in zip((x, weight, bias), asked_for, strict=True))
 
 
-# results of operators that torch finds the shape of in Python, in a millisecond each: most of what counting took
+# empty results of operators whose shapes torch would find in Python, in a millisecond each, which took most of the time of counting
 QUICKLY: dict[Any, Callable[..., Any]] = {
     aten.addmm.default: lambda bias, a, b, **_: a.new_empty((a.shape[0], b.shape[1])),
     aten.gelu.default: lambda x, **_: torch.empty_like(x),
@@ -67,17 +68,17 @@ QUICKLY: dict[Any, Callable[..., Any]] = {
 
 @contextmanager
 def shapes_only() -> Iterator[None]:
-    """Context in which new tensors have a shape and no numbers: networks are built and run without memory or computing."""
+    """Context in which new tensors have a shape and no numbers, so that networks are built and run without memory or computation."""
     with torch.device("meta"), _NothingInPlace():
         yield
 
 
 class _NothingInPlace(TorchDispatchMode):
-    """Leaves out what only changes numbers, such as the drawing of initial weights."""
+    """A mode that skips operators which only change numbers, such as drawing initial weights."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
         in_place = func._schema.name.endswith("_") and isinstance(args[0], Tensor) and args[0].is_meta
-        keeps_shape = torch.Tag.inplace_view not in func.tags  # `t_` does not
+        keeps_shape = torch.Tag.inplace_view not in func.tags  # `t_` changes it
         if in_place and keeps_shape:
             return args[0]
         return QUICKLY.get(func, func)(*args, **(kwargs or {}))
@@ -85,7 +86,7 @@ class _NothingInPlace(TorchDispatchMode):
 
 @dataclass
 class _Value:
-    """An operator's argument or result, as fvcore's rules ask it for its shape or its constant."""
+    """An operator's argument or result, with the methods by which fvcore's rules read its shape or constant."""
 
     value: Any
 
@@ -107,7 +108,10 @@ def _shapes(*values: _Value) -> list[list[int]]:
 
 
 def _convolution_backward(inputs: list[Any]) -> int:
-    """Multiply-adds of the gradients that are asked for, of the input and of the weights: the forward pass's each (fvcore has no rule)."""
+    """Return the multiply-adds of a convolution's backward pass, for which fvcore has no rule.
+
+    The gradients of the input and of the weights cost as many as the forward pass each, if they are asked for.
+    """
     grad, images, weight, *_, transposed, _, _, asked_for = inputs
     forward = fvcore.conv_flop_count(list(images.shape), list(weight.shape), list(grad.shape), transposed)
     return forward * sum(asked_for[:2])
@@ -115,6 +119,8 @@ def _convolution_backward(inputs: list[Any]) -> int:
 
 @dataclass
 class _Operation:
+    """An operator that was dispatched, and what it counts."""
+
     inputs: list[Tensor]
     outputs: list[Tensor]
     macs: int
@@ -122,7 +128,7 @@ class _Operation:
 
 
 class Counter(TorchDispatchMode):
-    """Context that notes what the operators in it multiply and put out."""
+    """Context that records the multiply-adds and activations of the operators that are dispatched in it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,18 +141,18 @@ class Counter(TorchDispatchMode):
         if (operator := func.overloadpacket) in RULES:
             macs = int(RULES[operator]([_Value(arg) for arg in args], [_Value(outputs[0])]))
             activations = prod(outputs[0].shape) if operator in PRODUCTS else 0
-        elif operator in flop_registry:  # torch's own list of what multiplies
+        elif operator in flop_registry:  # torch's own list of operators that multiply
             raise NotImplementedError(f"no rule for {operator}, which would count as nothing: add one to RULES in vitssl/costs/macs.py")
         self._operations.append(_Operation(inputs, outputs, macs, activations))
         return result
 
     @property
     def macs(self) -> int:
-        """Multiply-adds of all operators."""
+        """The multiply-adds of all operators."""
         return sum(operation.macs for operation in self._operations)
 
     def total(self, result: Tensor) -> tuple[int, int]:
-        """Multiply-adds and activations of what ``result`` was computed from; what does not bear on it is left out."""
+        """Return the multiply-adds and activations of the operators that ``result`` depends on; all others are left out."""
         needed, macs, activations = {id(result)}, 0, 0
         for operation in reversed(self._operations):
             if needed.intersection(map(id, operation.outputs)):

@@ -1,4 +1,4 @@
-"""How long this node's part of a job computed on CPUs, and what else kept the machine busy meanwhile."""
+"""CPU time of a job on this node, and of the other work that kept the machine busy meanwhile."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ import psutil
 
 
 class CpuMeter:
-    """CPU time of this job's ranks on the node (with what they started), and of everything else on the cores that they may use."""
+    """A meter of the CPU time of this job's ranks (and their children) on the node, and of other work on the cores that they may use."""
 
     def __init__(self) -> None:
         self._begun_s, self._ranks, self._machine = time.monotonic(), _ranks_s(), _machine_s()
 
     def read(self, duration_s: float) -> dict[str, float]:
-        """``cpu_time_s`` of the job's ranks here, ``other_cpu_time_s`` of other work on their cores, and the number of these ``cores``.
+        """Return ``cpu_time_s`` of the job's ranks here, ``other_cpu_time_s`` of other work on their cores, and the number of ``cores``.
+
+        Both times are measured since this meter was made, and scaled to the measurement of energy that they are recorded with:
+
+            share = duration_s / time since this meter was made
+            cpu_time_s = share * CPU time of the ranks
+            other_cpu_time_s = share * CPU time of the cores - cpu_time_s    (at least 0)
 
         Args:
-            duration_s: of the measurement that they stand beside, by another clock; they are the part of it, and not of the time since
-                this meter was made.
+            duration_s: length of the measurement, by another clock than this meter's.
         """
         share = duration_s / max(time.monotonic() - self._begun_s, 1e-9)
         ranks_s, machine_s = share * (_ranks_s() - self._ranks), share * (_machine_s() - self._machine)
@@ -27,12 +32,15 @@ class CpuMeter:
 
 
 def _cores() -> list[int]:
-    """The numbers of those that this process may use."""
+    """Return the numbers of the cores that this process may use."""
     return sorted(os.sched_getaffinity(0))
 
 
 def _ranks_s() -> float:
-    """Under torchrun all that it started, which are the ranks; else this process. A process that has ended counts with its parent."""
+    """Return the CPU time of the job's ranks: under torchrun of all processes that it started, otherwise of this process.
+
+    A process that has ended counts with its parent.
+    """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return sum(psutil.Process().cpu_times()[:4])
     torchrun = psutil.Process(os.getppid())
@@ -40,13 +48,13 @@ def _ranks_s() -> float:
     for process in torchrun.children(recursive=True):
         try:
             total_s += sum(process.cpu_times()[:4])
-        except psutil.NoSuchProcess:  # it has just ended
+        except psutil.NoSuchProcess:  # the process has just ended
             continue
     return total_s
 
 
 def _machine_s() -> float:
-    """Of the cores that this process may use; of all, where the system lists fewer than these are of."""
-    cores, every = _cores(), psutil.cpu_times(percpu=True)
-    mine = [every[core] for core in cores] if cores[-1] < len(every) else every
-    return sum(sum(times[:8]) - times.idle - times.iowait for times in mine)  # what follows the first eight is a part of user and nice
+    """Return the CPU time of the cores that this process may use, or of all cores if the system lists too few."""
+    cores, per_core = _cores(), psutil.cpu_times(percpu=True)
+    usable = [per_core[core] for core in cores] if cores[-1] < len(per_core) else per_core
+    return sum(sum(times[:8]) - times.idle - times.iowait for times in usable)  # fields after the first eight are parts of user and nice

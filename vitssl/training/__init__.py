@@ -1,8 +1,8 @@
-"""What the loop of `vitssl.train` is made of.
+"""Parts of the training loop in `vitssl.train`.
 
-train_state     one attempt at a run: all that the loop works with, how it starts, and what a checkpoint holds
-passes, optim   a step's two passes; parameter groups and schedules
-evaluate        evaluators during training, at its end and later
-log, loggers    what a run says while it trains; `pictures`: what it saw
-attempt         what surrounds an attempt in its folder; `stopping`: requests to end it; `memory`: how its process keeps memory
+train_state     one attempt at a run: the objects that the loop works with, how they are started, and what a checkpoint holds
+passes, optim   a step's forward and backward pass; parameter groups, optimisers and schedules
+evaluate        evaluation during training, at its end and later
+log, loggers    what a run reports while it trains; `pictures`: PNG files of what it saw and reconstructed
+attempt         what surrounds an attempt in its folder; `stopping`: requests to stop; `memory`: how the process keeps freed memory
 """

@@ -1,4 +1,4 @@
-"""What surrounds an attempt at a run in its folder: a lock, the attempt's number, its energy tracker, why it failed."""
+"""The frame of an attempt at a run: its folder's lock, its number, its energy tracker, and the record of why it failed."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from vitssl.files import busy_file, flock, no_room, open_lock, read_events, read
 from vitssl.run_folder import ERROR
 from vitssl.words import listed
 
-LEAVING_S = 20.0  # a requeued job may start while the last attempt's process is on its way out
+LEAVING_S = 20.0  # seconds to wait for the lock: a requeued job may start before the process of the previous attempt has ended
 
 
 class Diverged(RuntimeError):
-    """The loss is not finite."""
+    """Raised when the loss or its gradient is not finite."""
 
 
 class Busy(ConfigError):
-    """Another process trains this run; this one must leave nothing in the folder."""
+    """Raised when another process already trains this run; this process must then leave nothing in the folder."""
 
 
 def refuse_cpu(run: Run, job: dict[str, Any]) -> None:
-    """Refuse to train for days on CPUs in a job that SLURM gave GPUs to."""
+    """Raise a ConfigError if training would take place on the CPU, for days, in a job that asked SLURM for GPUs."""
     gpus = job.get("gpus_per_node") if job.get("executor") == "slurm" else 0
     if gpus and run.loop.device == "auto" and dist.device("auto").type == "cpu":
         raise ConfigError(
@@ -48,9 +48,12 @@ def refuse_cpu(run: Run, job: dict[str, Any]) -> None:
 
 
 def refuse_other_image(job: dict[str, Any]) -> None:
-    """Refuse a container that was built for another version: the source is the run's own, what it imports is the image's."""
+    """Raise a ConfigError if the job's container image was built for another version of vitssl.
+
+    The source comes from the run itself, but the packages that it imports come from the image.
+    """
     image = job.get("site", {}).get("image")
-    built = {found.version for found in metadata.distributions(name="vitssl")} if image else set()  # none: an image of packages alone
+    built = {package.version for package in metadata.distributions(name="vitssl")} if image else set()  # empty: an image without vitssl
     if built and __version__ not in built:
         raise ConfigError(
             f"{image} was built for vitssl {listed(sorted(built))}, and this run's source is {__version__}: build it anew (apptainer.def"
@@ -61,32 +64,32 @@ def refuse_other_image(job: dict[str, Any]) -> None:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Hold the run's folder, in which two processes would mix their checkpoints and records.
+    """Context that locks the run's folder, in which two processes would mix their checkpoints and records.
 
     Raises:
-        Busy: another process holds it, and did not leave within ``LEAVING_S``.
+        Busy: another process holds the lock, and does not release it within ``LEAVING_S``.
     """
-    begun, told = time.monotonic(), False
+    started_s, announced = time.monotonic(), False
     with open_lock(folder / ".lock", str(folder)) as lock:
         while True:
             try:
                 flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > begun + LEAVING_S:
+                if time.monotonic() > started_s + LEAVING_S:
                     reason = f"another process is training this run; wait for it, or stop it (`fuser {lock.name}`)"
                     raise Busy(reason, place=str(folder)) from None
-                if not told:
+                if not announced:
                     print(
                         f"{folder.name}: another process is training this run; waiting up to {LEAVING_S:g} s for it to end", file=sys.stderr
                     )
-                    told = True
+                    announced = True
                 time.sleep(0.5)
         yield
 
 
 def tracker(folder: Path, run: Run, attempt: int) -> emissions.Tracker:
-    """The node's one energy tracker, at the prices and on the grid that the launcher wrote down."""
+    """Return the node's only energy tracker, for the site (its prices and its grid) that the launcher wrote to ``job.json``."""
     job = read_json(folder / "job.json")
     site = config.merge(config.Site, job.get("site", {}), where=str(folder / "job.json"))
     gpus = dist.local_world_size() if dist.device(run.loop.device).type == "cuda" else 0
@@ -94,43 +97,50 @@ def tracker(folder: Path, run: Run, attempt: int) -> emissions.Tracker:
 
 
 def number(folder: Path) -> int:
-    """The attempt's number from 0: on all ranks the highest that one of them finds, since another node may see the newest record late.
+    """Return the number of this attempt, from 0, which is the same on all ranks.
 
-    None of them writes a record before all have looked.
+    It is the highest number that any rank finds, since another node may see the newest record late. No rank writes a record before all
+    ranks have looked.
     """
     return int(dist.all_max(torch.tensor([_next(folder)], dtype=torch.int32)))
 
 
 def _next(folder: Path) -> int:
-    """One more than the last that left an energy record or a failure."""
-    recorded = [int(found[1]) for path in folder.glob("emissions-*.json") if (found := re.match(r"emissions-(\d{1,9})-", path.name))]
+    """Return one more than the number of the last attempt that left an energy record or a failure; 0 if there is none."""
+    recorded = [int(match[1]) for path in folder.glob("emissions-*.json") if (match := re.match(r"emissions-(\d{1,9})-", path.name))]
     failed = [failure["attempt"] for failure in read_events(folder / "errors.jsonl")]
     return max([*recorded, *failed], default=-1) + 1
 
 
 @contextmanager
 def told_once_if_removed(folder: Path) -> Iterator[None]:
-    """A thread's failure to write in a folder of the run's that has gone, such as TensorBoard's, is left to the line that says so. All of
-    the run's folder may not have gone yet; where it never does, training fails for the same and says it."""
-    before = threading.excepthook
+    """Context in which threads do not report the removal of the run's folder, which training reports once itself.
+
+    A thread such as TensorBoard's fails to write when a folder inside the run's folder has gone. The rest of the run's folder may still be
+    there at that moment; if it stays, training fails for the same reason and reports it.
+    """
+    previous_hook = threading.excepthook
 
     def hook(failed: threading.ExceptHookArgs) -> None:
         error = failed.exc_value
-        named = isinstance(error, FileNotFoundError) and isinstance(error.filename, str | bytes)
-        missing = Path(os.fsdecode(error.filename)) if named else None  # TensorBoard opens files by bytes
+        has_name = isinstance(error, FileNotFoundError) and isinstance(error.filename, str | bytes)
+        missing = Path(os.fsdecode(error.filename)) if has_name else None  # TensorBoard's file names are bytes
         if missing is None or not missing.is_relative_to(folder) or missing.parent.is_dir():
-            before(failed)
+            previous_hook(failed)
 
     threading.excepthook = hook
     try:
         yield
     finally:
-        threading.excepthook = before
+        threading.excepthook = previous_hook
 
 
 class ErrorFile:
-    """Leaves the last attempt's failure, in one line, where the report and the status command look for it, and adds it to errors.jsonl:
-    what a later attempt fails for often follows from the first failure. Ranks of one attempt add a line each, with its number."""
+    """Context that records a failure of the attempt, with its message in one line, where the report and the status command look for it.
+
+    ``error.json`` holds the failure of the last attempt. Every failure is added to ``errors.jsonl``, since a later attempt often fails
+    because of the first failure. Each rank that fails adds a line, with the number of the attempt.
+    """
 
     def __init__(self, folder: Path):
         self._path, self._all = folder / ERROR, folder / "errors.jsonl"
@@ -149,17 +159,20 @@ class ErrorFile:
                 busy_file(Path(stop_file)).touch()
             return
         if dist.lost_peer(error):
-            return  # the rank that failed writes its error; one that was killed cannot, and the launcher continues from the checkpoint
+            return  # the rank that failed records its error; a rank that was killed cannot, and the launcher continues from the checkpoint
         text = str(error).strip().split("\n")[0]
-        if full := no_room(error):
-            message = full_disk(full)
+        if disk_error := no_room(error):
+            message = full_disk(disk_error)
         else:
             message = text if isinstance(error, ConfigError | Diverged) else f"{type(error).__name__}: {text}{_advice(error)}"
         details = "".join(traceback.format_exception(error))
         self._write({"message": message, "attempt": self._attempt, "rank": dist.rank(), "time": time.time(), "details": details})
 
     def _write(self, failure: dict[str, Any]) -> None:
-        """Where that fails too, on a full disk, the failure itself is still the error that is raised."""
+        """Add ``failure`` to ``errors.jsonl``, and write it to ``error.json`` unless another rank of this attempt has.
+
+        If that fails too, for example on a full disk, print a message only: the original error is the one that is raised.
+        """
         try:
             if not self._is_recorded():
                 write_json(self._path, failure)
@@ -169,19 +182,19 @@ class ErrorFile:
             print(f"{self._path.parent}: the failure below could not be recorded there ({error.strerror})", file=sys.stderr)
 
     def _is_recorded(self) -> bool:
-        """Has another rank failed before, in this attempt? What others then fail for often follows from that."""
+        """Whether another rank has already recorded a failure of this attempt, from which the later failures of others often follow."""
         return self._path.exists() and read_json(self._path).get("attempt") == self._attempt
 
 
 def full_disk(error: OSError) -> str:
-    """What to do about a disk, or a quota, that ran full."""
-    where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror}: make room (`vitssl prune` lists what no run needs any more); the same command then goes on"
+    """Return a message that says what to do about a full disk or quota."""
+    place = f"{error.filename}: " if error.filename else ""
+    return f"{place}{error.strerror}: make room (`vitssl prune` lists what no run needs any more); the same command then goes on"
 
 
 def _advice(error: BaseException) -> str:
-    """What to do about a failure that settings, or room, can prevent; empty where nothing is known."""
-    # out of memory while a step is recorded, the end of the recording fails in its place
+    """Return what to do about a failure that a setting, or more memory, can prevent; empty if nothing is known."""
+    # if memory runs out while a step is recorded, the end of the recording raises an error of its own, with this one as its context
     if isinstance(error.__context__ or error, torch.OutOfMemoryError) or "CUBLAS_STATUS_ALLOC_FAILED" in str(error):
         return "; lower loop.micro_batch_size (images per GPU and forward pass; gradients are accumulated over the batch)"
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
@@ -192,7 +205,7 @@ def _advice(error: BaseException) -> str:
 
 
 def _cut_last_line(path: Path) -> None:
-    """Drop a line that a full disk cut off, which the next one would be added to."""
+    """Remove an incomplete last line, which a full disk left, since the next line would be appended to it."""
     content = path.read_bytes() if path.exists() else b""
-    if (whole := content.rfind(b"\n") + 1) < len(content):
-        os.truncate(path, whole)
+    if (complete := content.rfind(b"\n") + 1) < len(content):
+        os.truncate(path, complete)

@@ -1,4 +1,4 @@
-"""What evaluators find during training, at its end and later, and what of it a run folder keeps."""
+"""Evaluation during training, at its end and later, and the results that a run folder keeps."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ from vitssl.training.train_state import TrainState
 
 
 def in_training(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -> None:
-    """Run evaluators; by default a classifying Run's accuracy on the test split, on the held-out split and with averaged weights."""
+    """Run the evaluators that are due, remember the best results, and log them; after the last step also write them to the run folder.
+
+    By default, ``due`` holds a classifying Run's accuracy on the test split, on the held-out split, and with averaged weights.
+    """
     progress, last = train_state.progress, train_state.progress.step == train_state.total_steps
     complete = last or ("val" in due and train_state.run.data.val_metric not in EARLY)
-    of_best = {name: cfg for name, cfg in due.items() if cfg.weights == "best"}
-    results = evaluators.evaluate(train_state.subject, {name: cfg for name, cfg in due.items() if name not in of_best}, complete)
+    best_evals = {name: cfg for name, cfg in due.items() if cfg.weights == "best"}
+    results = evaluators.evaluate(train_state.subject, {name: cfg for name, cfg in due.items() if name not in best_evals}, complete)
     _remember_best(train_state, {name: result.metrics for name, result in results.items()})
-    if of_best and not train_state.has_best():
-        log.say(f"{train_state.folder / BEST} is missing, so that {' and '.join(of_best)} cannot be evaluated")
-    elif of_best:  # which weights these are is known now
-        results |= _of_best(train_state, of_best, results)
+    if best_evals and not train_state.has_best():
+        log.say(f"{train_state.folder / BEST} is missing, so that {' and '.join(best_evals)} cannot be evaluated")
+    elif best_evals:  # the evaluation above may have changed which weights are the best
+        results |= _of_best(train_state, best_evals, results)
     train_state.subject.forget_features()
     train_state.model.train()
     progress.to_evaluate = False
     progress.last = metrics = {name: result.metrics for name, result in results.items()}
     log.event("eval", progress.step, epoch=train_state.epoch, **metrics)
-    if not last:  # the run's own last line says it
+    if not last:  # the last line of the log reports the final results
         epoch = f"epoch {train_state.epochs_done}/{train_state.run.loop.epochs}"
         log.say(f"{train_state.folder.name}: {epoch}: {headlines(metrics, train_state.run)}")
     elif dist.is_main():
@@ -45,59 +48,71 @@ def in_training(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -
 
 
 def _of_best(train_state: TrainState, of_best: dict[str, EvalConfig], results: dict[str, Result]) -> dict[str, Result]:
-    """What these evaluators find; where the present weights are the best, what is known of these is not found again."""
-    known = {}
+    """Run the evaluators ``of_best`` on the best weights; if the present weights are the best, take over equal ``results``."""
+    reused = {}
     if train_state.is_best:
-        found = {tuple(train_state.evals[name].defining().items()): result for name, result in results.items()}
-        same = {name: found.get(tuple((cfg.defining() | {"weights": "model"}).items())) for name, cfg in of_best.items()}
-        known = {name: result for name, result in same.items() if result is not None}
-    left = {name: cfg for name, cfg in of_best.items() if name not in known}
-    return known | evaluators.evaluate(train_state.subject, left, complete=True)
+        by_fields = {tuple(train_state.evals[name].defining().items()): result for name, result in results.items()}
+        reusable = {name: by_fields.get(tuple((cfg.defining() | {"weights": "model"}).items())) for name, cfg in of_best.items()}
+        reused = {name: result for name, result in reusable.items() if result is not None}
+    remaining = {name: cfg for name, cfg in of_best.items() if name not in reused}
+    return reused | evaluators.evaluate(train_state.subject, remaining, complete=True)
 
 
 def headlines(metrics: dict[str, dict[str, float]], run: config.Run) -> str:
-    """The metric that stands for each evaluator: its first, and of the held-out images the one that chooses; these at the present epoch."""
+    """Return the headline metric of each evaluator in words: its first metric, or for the held-out images the one that chooses weights.
+
+    The figure of the held-out images is the one of the present epoch, even if another epoch is the best.
+    """
     shown = {name: values for name, values in metrics.items() if values and name != "selected_val"}
     keys = {name: run.data.val_metric if name == "val" else next(iter(values)) for name, values in shown.items()}
     return ", ".join(f"{name} {metric_of(key).name} {metrics[name][key]:.2f} {metric_of(key).unit}".rstrip() for name, key in keys.items())
 
 
 def _remember_best(train_state: TrainState, metrics: dict[str, dict[str, float]]) -> None:
-    progress, here = train_state.progress, {"epoch": train_state.epoch}
+    progress, at_epoch = train_state.progress, {"epoch": train_state.epoch}
     if "test" in metrics and is_better(metrics["test"], progress.best_test, "top1"):
-        progress.best_test = metrics["test"] | here
+        progress.best_test = metrics["test"] | at_epoch
     if "val" in metrics and is_better(metrics["val"], progress.best_val, train_state.run.data.val_metric):
-        progress.best_val = metrics["val"] | here
+        progress.best_val = metrics["val"] | at_epoch
 
 
 def is_better(new: dict[str, float], best: dict[str, float], metric: str) -> bool:
-    """Is a result better than the best one before? Any is, where that is not a number."""
-    before = best.get(metric, math.nan)
-    return math.isnan(before) or (new[metric] < before if metric_of(metric).lower_is_better else new[metric] > before)
+    """Whether ``metric`` is better in ``new`` than in ``best``; always true if ``best`` has no such number."""
+    previous = best.get(metric, math.nan)
+    return math.isnan(previous) or (new[metric] < previous if metric_of(metric).lower_is_better else new[metric] > previous)
 
 
 def write_results(
     folder: Path, evals: dict[str, EvalConfig], results: dict[str, Result], epochs: tuple[float, float], classes: list[str]
 ) -> None:
-    """Write what reports read of evaluations, besides ``done.json``.
+    """Write the results of evaluators from which reports are made, besides ``done.json``.
 
-    The configured evaluators' results are added to ``evals.json``. ``predictions-NAME.npz``, of each that predicts, holds labels, predicted
-    classes and their probability, image by image, and the names of the classes: confusion matrices are made of it, and what test images
-    leave open of differences. ``epochs`` are that of the last weights and that of the best ones.
+    The results of ``evals`` are added to ``evals.json``. For every evaluator that predicts, ``predictions-NAME.npz`` holds the names of the
+    classes and, image by image, the label, the predicted class and its probability. Reports make confusion matrices of it, and compute how
+    much of a difference may be due to the choice of test images.
+
+    Args:
+        folder: the run folder.
+        evals: the configured evaluators, by name.
+        results: by the evaluator's name; evaluators that are not in ``evals`` may be among them.
+        epochs: the epoch of the last weights, and the epoch of the best ones.
+        classes: names of the classes.
     """
     for name, result in results.items():
         if result.arrays:
             with replacing(folder / f"predictions-{name}.npz") as temporary, temporary.open("wb") as stream:
                 np.savez_compressed(stream, classes=np.array(classes), **result.arrays)
-    of = {name: {"config": cfg.defining(), "epoch": epochs[cfg.weights == "best"]} for name, cfg in evals.items()}
-    write_json(folder / EVALS, read_json(folder / EVALS) | {name: entry | {"metrics": results[name].metrics} for name, entry in of.items()})
+    entries = {name: {"config": cfg.defining(), "epoch": epochs[cfg.weights == "best"]} for name, cfg in evals.items()}
+    write_json(
+        folder / EVALS, read_json(folder / EVALS) | {name: entry | {"metrics": results[name].metrics} for name, entry in entries.items()}
+    )
 
 
 def evaluate_finished(folder: Path, device: str = "auto") -> bool:
-    """Run the configured evaluators that a finished run does not have the results of yet, and keep each result as it comes.
+    """Run the configured evaluators whose results a finished run still lacks, and save each result as soon as it is there.
 
     Returns:
-        False where it was asked to stop before it had them all.
+        True if no result is missing any more, False if this was asked to stop before.
     """
     trained, done = load(folder, device=device), read_json(folder / DONE)
     epochs = (done["epochs"], (done.get("selected") or {}).get("epoch", done["epochs"]))
@@ -111,10 +126,10 @@ def evaluate_finished(folder: Path, device: str = "auto") -> bool:
 
 
 def evaluate_folder(folder: Path, cfg: EvalConfig, checkpoint: str = LAST) -> dict[str, float]:
-    """The metrics that an evaluator finds in a finished run; of five classes or fewer no top-5, which would always be 100 %.
+    """Return the metrics of one evaluator on a finished run, without top-5 if there are five classes or fewer: it would always be 100 %.
 
     Raises:
-        ConfigError: an evaluator that this run cannot have, other classes, or no such split.
+        ConfigError: this run cannot have such an evaluator, the classes differ, or there is no such split.
     """
     config.raise_first(cfg.problems(f"evals.{cfg.type}", config.load(folder)), str(folder))
     trained = load(folder, checkpoint)

@@ -1,4 +1,4 @@
-"""What a run says while it trains: metrics.jsonl (the record), a console line, and scalars for loggers such as TensorBoard."""
+"""What a run reports while it trains: metrics.jsonl (the record), lines on the console, and scalars for loggers such as TensorBoard."""
 
 from __future__ import annotations
 
@@ -27,23 +27,26 @@ from vitssl.terminal import console
 from vitssl.training import loggers
 from vitssl.words import about, counted, duration
 
-PACE_S = 600.0  # the time left goes by the pace of so long a time: two lines at least, of slow runs too
-SETTLED_S = 10.0  # then the pace of a run may be that of others
-QUIET_S = 30.0  # without a terminal, a line at least this often
-# Environment variable by which a launcher says what else its sweep has to do, as JSON: "position" of this run, such as [3/12], and how many
-# runs are trained "side_by_side"; for the others "seconds" of their own, as far as their pace is known when this one starts, and
-# "times_this", how often the work of this run the rest is; and the seconds of the "longest" that is trained beside it.
+PACE_S = 600.0  # period over which the pace is measured that gives the time left: long enough for two log lines of a slow run
+SETTLED_S = 10.0  # after this time the pace of a run is steady enough to estimate other runs from it
+QUIET_S = 30.0  # time without a line after which `advance` writes the next one; on a terminal there is a progress bar instead
+# Environment variable in which a launcher describes, as JSON, what else its sweep has to do when this run starts:
+# "position"      of this run in the sweep, such as [3/12]
+# "side_by_side"  number of runs that are trained at the same time
+# "seconds"       time that the other runs take, as far as their pace is known
+# "times_this"    work of the runs whose pace is not known, as a multiple of the work of this run
+# "longest"       time left, in seconds, of the longest run that is being trained beside this one
 SWEEP = "VITSSL_SWEEP"
-LINES = "log/local.txt"  # in a run's folder: what it said, where that launcher keeps no log, as a batch job's output is kept
+LINES = "log/local.txt"  # in the run's folder: its lines, if the launcher sets SWEEP, since it keeps no other log of them
 
 
 class Log:
-    """The main rank's log of one attempt; other ranks hold one that is silent.
+    """The log of one attempt on the main rank; on other ranks it does nothing.
 
-    On resume, what was written after the checkpoint is cut: those steps are trained, and evaluated, again.
+    On resume, measurements after the checkpoint are removed, since their steps are trained and evaluated again.
 
     Attributes:
-        lost_steps: how many of them there were, as far as they had been logged.
+        lost_steps: the number of removed steps, as far as they had been logged.
     """
 
     def __init__(self, folder: Path, step: int, total_steps: int, active: bool, to_evaluate: bool = False, also: Sequence[str] = ()):
@@ -51,12 +54,12 @@ class Log:
         if not active:
             return
         self._path = folder / "metrics.jsonl"
-        # starts and ends of earlier attempts stay: they say what was spent
-        kept = {"start": total_steps, "end": total_steps, "eval": step - to_evaluate}
-        before = read_events(self._path)
-        self.lost_steps = max((e["step"] - step for e in before if e["event"] == "train" and e["step"] > step), default=0)
-        keep = [e for e in before if e["step"] <= kept.get(e["event"], step)]
-        write_atomically(self._path, "".join(json.dumps(e) + "\n" for e in keep).encode())
+        # starts and ends of all earlier attempts stay, since they record what was spent
+        last_steps = {"start": total_steps, "end": total_steps, "eval": step - to_evaluate}
+        events = read_events(self._path)
+        self.lost_steps = max((e["step"] - step for e in events if e["event"] == "train" and e["step"] > step), default=0)
+        kept = [e for e in events if e["step"] <= last_steps.get(e["event"], step)]
+        write_atomically(self._path, "".join(json.dumps(e) + "\n" for e in kept).encode())
         self._file = self._path.open("a", buffering=1)
         self._loggers = loggers.start(folder, step, also)
         self._sweep, self._begun_s = json.loads(os.environ.get(SWEEP, "{}")), time.time()
@@ -67,7 +70,7 @@ class Log:
         self._bar.start()
 
     def event(self, kind: str, step: int, /, **values: Any) -> None:
-        """Append one line to metrics.jsonl, with the time."""
+        """Append an event, with the present time, to metrics.jsonl; loggers get the floats of training and evaluation events."""
         if not self.active:
             return
         self._file.write(json.dumps({"event": kind, "step": step, "time": time.time(), **values}) + "\n")
@@ -77,7 +80,7 @@ class Log:
                 logger.scalars(step, scalars)
 
     def advance(self, step: int, epoch: str, note: str) -> None:
-        """Move the progress bar to ``step``; a line says the epoch, the time left, and then the note, as far as there is room."""
+        """Move the progress bar to ``step`` and show the epoch, the time left, and then ``note``, as far as there is room."""
         if not self.active:
             return
         self._bar.update(self._task, completed=step)
@@ -87,21 +90,28 @@ class Log:
             self._say(f"{self._name}: {line}", on_screen=self._bar.disable)
 
     def _left(self) -> str:
-        """The time left for this run, and for the sweep if others come after it."""
+        """Return the time left for this run and, if the launcher names other runs, for the sweep; empty while the pace is unknown.
+
+        With ``own_s`` seconds left for this run, ``since_s`` seconds after its start, and the launcher's figures (see ``SWEEP``):
+
+            others_s = seconds + times_this * (steps of this run / steps per second)
+            all_s = own_s + max(0, others_s - (side_by_side - 1) * since_s)
+            time left for the sweep = max(own_s, longest - since_s, all_s / side_by_side)
+        """
         task = self._bar.tasks[0]
         if task.time_remaining is None or not task.speed or task.total is None:
             return ""
-        own_s, own = task.time_remaining, f", {duration(task.time_remaining)} left"
+        own_s, own_text = task.time_remaining, f", {duration(task.time_remaining)} left"
         since_s, width = time.time() - self._begun_s, self._sweep.get("side_by_side", 1)
         times_this = self._sweep.get("times_this", 0.0)
-        if times_this and since_s < SETTLED_S:  # many times the first steps, which are slow
-            return own
+        if times_this and since_s < SETTLED_S:  # the pace of the first steps, which are slow, would be multiplied
+            return own_text
         others_s = self._sweep.get("seconds", 0.0) + times_this * task.total / task.speed
         if not others_s:
-            return own
-        # those beside this one go on meanwhile
+            return own_text
+        # since this run started, the (side_by_side - 1) runs beside it have worked off a part of the others' time
         all_s, beside_s = own_s + max(0.0, others_s - (width - 1) * since_s), self._sweep.get("longest", 0.0) - since_s
-        return f"{own}; {about(max(own_s, beside_s, all_s / width))} left for the sweep"
+        return f"{own_text}; {about(max(own_s, beside_s, all_s / width))} left for the sweep"
 
     def say(self, text: str) -> None:
         if self.active:
@@ -109,7 +119,7 @@ class Log:
 
     def _say(self, text: str, on_screen: bool = True) -> None:
         self._last_line_s = time.time()
-        with suppress(OSError):  # the terminal has gone; what was trained is to be saved all the same
+        with suppress(OSError):  # the terminal may have gone; training must still go on to save its state
             if on_screen:
                 self._bar.console.print(text, soft_wrap=True)
         with suppress(OSError):
@@ -128,18 +138,19 @@ class Log:
 
 
 def _progress_bar(alone: bool) -> Progress:
-    # without a terminal (a batch job's log), and where other runs write to it too, the bar is off and `say` alone writes
+    # the bar is off without a terminal (in a batch job), and if other runs write to the same one; then only `say` writes
     screen = console(file=sys.stderr)
     columns = (
         BarColumn(bar_width=10),
-        TextColumn("{task.description} {task.fields[note]}", markup=False),  # one column: rich would shorten the first of several too
+        # a single column: rich would shorten the first of several columns too
+        TextColumn("{task.description} {task.fields[note]}", markup=False),
     )
     shown = screen.is_terminal and alone
     return Progress(*columns, console=screen, disable=not shown, transient=True, speed_estimate_period=PACE_S)
 
 
 def machine(device: torch.device) -> dict[str, Any]:
-    """Where and with what this process runs, for the report's provenance."""
+    """Return the device, the host and the versions of packages of this process, for the report's provenance."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_model()
     versions = {package: metadata.version(package) for package in ("torch", "timm", "torchvision", "numpy")}
     return {
@@ -159,10 +170,10 @@ def _cpu_model() -> str:
 
 
 class _OnHost:
-    """A tensor's copy in the CPU's memory, which is waited for when it is looked at."""
+    """A copy of a tensor in the CPU's memory, made in the background and waited for when it is read."""
 
     def __init__(self, value: Tensor):
-        # pinned memory, or the copy would wait for the device
+        # pinned memory: otherwise the copy would wait for the device
         self._copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda).copy_(value, non_blocking=True)
         self._event = torch.cuda.Event() if value.is_cuda else None
         if self._event:
@@ -175,17 +186,16 @@ class _OnHost:
 
 
 class Meter:
-    """Means since the last line of the log, over the steps that had a term, kept on the device; and whether losses and gradients were
-    finite.
+    """Means of the loss terms since the last log line, kept on the device, and whether losses and gradients were finite.
 
-    What a step gave is looked at, and a line of the log written, one step later, when it has long been computed, so that no step waits
-    for the device.
+    A term is averaged over the steps that had it. The values of a step are read, and a log line is written, one step later, when they have
+    long been computed, so that no step waits for the device.
     """
 
     def __init__(self) -> None:
-        self._sums: dict[tuple[str, str], tuple[Tensor, int]]  # over steps, and their number, by kind and name
+        self._sums: dict[tuple[str, str], tuple[Tensor, int]]  # (kind, name) -> sum over steps, number of steps
         self._restart()
-        self._unseen: deque[tuple[list[str], _OnHost]] = deque()  # of each step the names of its terms; loss and gradient, and the terms
+        self._unseen: deque[tuple[list[str], _OnHost]] = deque()  # per step: names of its terms; (loss + gradient norm, terms)
         self._line: tuple[dict[tuple[str, str], int], _OnHost, dict[str, Any]] | None = None
 
     def add(self, values: dict[str, dict[str, Tensor]]) -> None:
@@ -194,11 +204,14 @@ class Meter:
                 total, count = self._sums.get((kind, name), (0, 0))
                 self._sums[kind, name] = total + value, count + 1
         self._steps += 1
-        of_step = torch.stack([sum(values["loss"].values()), *values["terms"].values()])
-        self._unseen.append((list(values["terms"]), _OnHost(of_step)))
+        step_values = torch.stack([sum(values["loss"].values()), *values["terms"].values()])
+        self._unseen.append((list(values["terms"]), _OnHost(step_values)))
 
     def finite(self, newest: bool = False) -> bool:
-        """Were all steps so far? The newest one is left to the next call; with ``newest`` this waits for it."""
+        """Whether losses and gradients of all steps so far were finite; the newest step is left to the next call.
+
+        With ``newest`` this includes the newest step, and waits for the device.
+        """
         while len(self._unseen) > (0 if newest else 1):
             if not torch.isfinite(self._unseen[0][1].get()[0]):
                 return False
@@ -206,27 +219,28 @@ class Meter:
         return True
 
     def broken(self) -> list[str]:
-        """Of the step that `finite` refused, on this rank, the terms that were not finite; none where all were so, or none."""
+        """Return the terms that were not finite, on this rank, in the step that `finite` refused; empty if all or none were finite."""
         if not self._unseen:
             return []
         names, values = self._unseen[0]
         finite = torch.isfinite(values.get()[1:]).tolist()
-        return [name for name, was in zip(names, finite, strict=True) if not was] if any(finite) else []
+        return [name for name, is_finite in zip(names, finite, strict=True) if not is_finite] if any(finite) else []
 
     def take(self, batch_size: int, **facts: Any) -> float:
-        """Begin a line of the log: means over steps and ranks since the last one, images/s over all ranks, and ``facts``.
+        """Begin a log line: means over steps and ranks since the last line, images per second over all ranks, and ``facts``.
 
-        Gives the seconds of a step.
+        Returns:
+            The mean seconds of a step.
         """
         totals = torch.stack([total for total, _ in self._sums.values()]).float()
-        counts = {place: count * dist.world_size() for place, (_, count) in self._sums.items()}
+        counts = {key: count * dist.world_size() for key, (_, count) in self._sums.items()}
         step_s = (time.time() - self._since) / self._steps
         self._line = counts, _OnHost(dist.all_sum(totals)), facts | {"images_per_s": batch_size / step_s}
         self._restart()
         return step_s
 
     def line(self) -> dict[str, Any] | None:
-        """The line that `take` began, once; None where it began none."""
+        """Return the line that `take` began, once; None if there is none."""
         if self._line is None:
             return None
         (counts, copy, facts), self._line = self._line, None
@@ -237,7 +251,7 @@ class Meter:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """What is done within, such as an evaluation, takes no time of the steps around it."""
+        """Context whose time, for example of an evaluation, does not count as time of the steps around it."""
         began = time.time()
         yield
         self._since += time.time() - began

@@ -1,4 +1,4 @@
-"""Where a run's scalars go besides metrics.jsonl: TensorBoard, and Weights & Biases and MLflow where `loop.loggers` asks for them."""
+"""Loggers of a run's scalars besides metrics.jsonl: TensorBoard, and Weights & Biases and MLflow if `loop.loggers` names them."""
 
 from __future__ import annotations
 
@@ -16,28 +16,32 @@ from torch.utils.tensorboard import SummaryWriter
 from vitssl.config import ConfigError, dotted, read_yaml
 from vitssl.files import flock, open_lock, read_json, write_json
 
-KNOWN_AS = "loggers.json"  # under which names a run is continued elsewhere
+KNOWN_AS = "loggers.json"  # in the run folder: the ids under which other loggers continue the run
 EXTRA = "pip install 'vitssl[loggers]'"
 
 
 class Logger(Protocol):
+    """A destination of scalars."""
+
     def scalars(self, step: int, values: dict[str, float]) -> None:
-        """What was measured at a step, by name."""
+        """Log what was measured at ``step``, by name."""
 
     def close(self) -> None:
-        """Nothing more comes of this attempt."""
+        """End the log of this attempt."""
 
 
 def start(folder: Path, step: int, names: Sequence[str]) -> list[Logger]:
-    """The loggers of an attempt that begins after ``step``.
+    """Start the loggers of an attempt that begins after ``step``.
 
     Raises:
-        ConfigError: one is not installed, has nowhere to log to, or does not answer; one that has answered before only lacks this attempt.
+        ConfigError: a logger is not installed, has nowhere to log to, or does not answer. A logger that answered in an earlier attempt and
+            does not answer now is left out of this attempt instead.
     """
     return [TensorBoard(folder, step), *filter(None, (_other(name, folder) for name in names))]
 
 
 def _other(name: str, folder: Path) -> Logger | None:
+    """Start the logger called ``name``; None if it does not answer now but did in an earlier attempt."""
     try:
         return OTHERS[name](folder)
     except Away as error:
@@ -48,7 +52,7 @@ def _other(name: str, folder: Path) -> Logger | None:
 
 
 class Away(ConfigError):
-    """A logger does not answer."""
+    """Raised when a logger does not answer."""
 
 
 class TensorBoard:
@@ -64,9 +68,9 @@ class TensorBoard:
 
 
 class WandB:
-    """Weights & Biases, into ``RUN/wandb`` unless WANDB_MODE=online (`wandb sync` uploads it); the project is the sweep.
+    """Weights & Biases, in ``RUN/wandb`` unless WANDB_MODE=online (`wandb sync` uploads it); the project is the sweep.
 
-    A step that is trained again after a kill is logged again: the newest value is at the end.
+    A step that is trained again after a kill is logged again; its newest value comes last.
     """
 
     def __init__(self, folder: Path):
@@ -75,15 +79,15 @@ class WandB:
         except ImportError:
             raise ConfigError(f"wandb is not installed where this run trains; {EXTRA}", "loop.loggers") from None
         project, mode = os.environ.get("WANDB_PROJECT", folder.parent.name), os.environ.get("WANDB_MODE", "offline")
-        quiet, known = wandb.Settings(console="off", silent=True), read_json(folder / KNOWN_AS).get("wandb") or secrets.token_hex(8)
+        settings, run_id = wandb.Settings(console="off", silent=True), read_json(folder / KNOWN_AS).get("wandb") or secrets.token_hex(8)
         try:
             self._run = wandb.init(
-                project=project, mode=mode, name=folder.name, id=known, resume="allow", dir=folder,
-                config=read_yaml(folder / "run.yaml", variables=False), settings=quiet,
+                project=project, mode=mode, name=folder.name, id=run_id, resume="allow", dir=folder,
+                config=read_yaml(folder / "run.yaml", variables=False), settings=settings,
             )  # fmt: skip
         except wandb.Error as error:
             raise Away(f"wandb: {_first_line(error)}", "loop.loggers") from None
-        _remember(folder, "wandb", known)
+        _remember(folder, "wandb", run_id)
         self._run.define_metric("step", hidden=True)
         self._run.define_metric("*", step_metric="step")
 
@@ -95,7 +99,10 @@ class WandB:
 
 
 class MLflow:
-    """The store that MLFLOW_TRACKING_URI names; the experiment is the sweep. Training does not wait for it, nor ends where it is gone."""
+    """MLflow, in the store that MLFLOW_TRACKING_URI names; the experiment is the sweep.
+
+    Training does not wait for the store, and does not end if the store becomes unavailable.
+    """
 
     def __init__(self, folder: Path):
         try:
@@ -106,13 +113,14 @@ class MLflow:
         if "MLFLOW_TRACKING_URI" not in os.environ:
             raise ConfigError("MLFLOW_TRACKING_URI says where mlflow keeps its records; set it, for jobs in site.env", "loop.loggers")
         self._error, self._metric, self._last = MlflowException, Metric, None
-        name, known = os.environ.get("MLFLOW_EXPERIMENT_NAME", folder.parent.name), read_json(folder / KNOWN_AS).get("mlflow")
+        name, known_id = os.environ.get("MLFLOW_EXPERIMENT_NAME", folder.parent.name), read_json(folder / KNOWN_AS).get("mlflow")
         try:
             self._client = MlflowClient()
-            self._run = known or self._client.create_run(self._experiment(folder, name), run_name=folder.name).info.run_id
-            if known is None:
+            self._run = known_id or self._client.create_run(self._experiment(folder, name), run_name=folder.name).info.run_id
+            if known_id is None:
                 fields = dotted(read_yaml(folder / "run.yaml", variables=False))
-                params = [Param(field, str(value)) for field, value in fields.items() if value not in (None, {})]  # without what is off
+                # without fields that are off
+                params = [Param(field, str(value)) for field, value in fields.items() if value not in (None, {})]
                 self._client.log_batch(self._run, params=params)
             self._client.update_run(self._run, status="RUNNING")
         except MlflowException as error:
@@ -120,12 +128,12 @@ class MLflow:
         _remember(folder, "mlflow", self._run)
 
     def _experiment(self, folder: Path, name: str) -> str:
-        if found := self._client.get_experiment_by_name(name):  # without the lock: a server that is away is asked for minutes
-            return found.experiment_id
-        with open_lock(folder.parent / ".mlflow", "loop.loggers") as lock:  # or runs of a sweep that start together would each make one
+        if experiment := self._client.get_experiment_by_name(name):  # outside the lock: the client asks an unavailable server for minutes
+            return experiment.experiment_id
+        with open_lock(folder.parent / ".mlflow", "loop.loggers") as lock:  # runs of a sweep that start together must not create one each
             flock(lock, fcntl.LOCK_EX)
-            found = self._client.get_experiment_by_name(name)
-            return found.experiment_id if found else self._client.create_experiment(name)
+            experiment = self._client.get_experiment_by_name(name)
+            return experiment.experiment_id if experiment else self._client.create_experiment(name)
 
     def scalars(self, step: int, values: dict[str, float]) -> None:
         now_ms = int(time.time() * 1000)
@@ -145,7 +153,7 @@ OTHERS = {"wandb": WandB, "mlflow": MLflow}
 
 
 def _remember(folder: Path, logger: str, known_as: str) -> None:
-    """All later attempts at a run go by the same name."""
+    """Store the id by which a logger knows this run, for all later attempts."""
     write_json(folder / KNOWN_AS, read_json(folder / KNOWN_AS) | {logger: known_as})
 
 

@@ -1,6 +1,6 @@
-"""Parameter groups, layer decay and the schedules, which are functions of the step alone.
+"""Parameter groups, layer decay, optimisers, and schedules that are functions of the step alone.
 
-Learning rate and weight decay of every group are set before each step, so a resumed run needs no scheduler state.
+The learning rate and the weight decay of every group are set before each step, so a resumed run needs no scheduler state.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from vitssl.config import ConfigError, Run, scaled_lr
 
 
 def param_groups(model: nn.Module, backbone: Backbone, cfg: config.Optim) -> list[dict[str, Any]]:
-    """Groups of equal (learning-rate scale, weight decay or none), in a fixed order.
+    """Return parameter groups of equal learning-rate scale and equal weight decay (or none), in a fixed order.
 
-    Vectors and biases are not decayed, unless ``optim.decay`` names them, nor what ``optim.no_decay`` names; tokens and learned
-    positions are, as in SSAT's and DINO's code and MAE's pretraining (MAE's fine-tuning, DeiT and timm leave them out, which is
-    ``optim.no_decay: [pos_embed, cls_token]``). With layer decay d a parameter of layer i of L has the scale d ** (L + 1 - i);
-    heads and the final norm have 1 (MAE's and BEiT's code; timm counts the norm with the last block, and so do its own networks here).
+    Weight decay applies to matrices, and to tokens and learned positions, as in SSAT's and DINO's code and MAE's pretraining. (MAE's
+    fine-tuning, DeiT and timm leave tokens and positions out, which is ``optim.no_decay: [pos_embed, cls_token]``.) It does not apply to
+    vectors and biases, unless ``optim.decay`` names them, nor to anything that ``optim.no_decay`` names.
+
+    With layer decay d, a parameter of layer i of L has the scale d ** (L + 1 - i). Heads and the final norm have the scale 1, as in MAE's
+    and BEiT's code; timm, and so its networks here, counts the norm with the last block.
 
     Raises:
-        ConfigError: a pattern of ``optim.decay`` that matches no parameter.
+        ConfigError: a pattern of ``optim.decay`` matches no parameter.
     """
     for pattern in cfg.decay:
         if not any(re.search(pattern, name) for name, _ in model.named_parameters()):
@@ -51,11 +53,12 @@ def _named(name: str, patterns: list[str]) -> bool:
 
 
 def make(model: nn.Module, backbone: Backbone, cfg: config.Optim) -> torch.optim.Optimizer:
-    """AdamW, SGD or LARS over ``param_groups``, in forms that allow a parameter's first gradient to come later than others'; fused, AdamW
-    and SGD skip a step of fp16 that overflowed without waiting for the GPU, and LARS waits.
+    """Build AdamW, SGD or LARS over ``param_groups``, in forms that allow a parameter's first gradient to come later than that of others.
 
-    LARS (You et al. 2017) scales the rate of what may be decayed, matrices that is, by a thousandth of the ratio of its norm to its
-    gradient's, without weight decay too, as in MAE's linear probing.
+    AdamW and SGD are fused, which lets them skip a step of fp16 that overflowed without waiting for the GPU; LARS waits.
+
+    LARS (You et al. 2017) scales the learning rate of parameters that may be decayed (matrices) by a thousandth of the ratio of the
+    parameter's norm to its gradient's, even without weight decay, as in MAE's linear probing.
     """
     groups = param_groups(model, backbone, cfg)
     if cfg.name == "adamw":
@@ -63,10 +66,10 @@ def make(model: nn.Module, backbone: Backbone, cfg: config.Optim) -> torch.optim
     if cfg.name == "lars":
         adapted = [group | {"always_adapt": group["decayed"]} for group in groups]
         return Lars(adapted, lr=0.0, momentum=cfg.momentum, nesterov=cfg.nesterov)
-    made = torch.optim.SGD(groups, lr=0.0, momentum=cfg.momentum, nesterov=cfg.nesterov, weight_decay=0.0, fused=True)
-    for parameter in (p for group in made.param_groups for p in group["params"] if cfg.momentum):
-        made.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)  # all at once: fused, torch wants all or none
-    return made
+    sgd = torch.optim.SGD(groups, lr=0.0, momentum=cfg.momentum, nesterov=cfg.nesterov, weight_decay=0.0, fused=True)
+    for parameter in (p for group in sgd.param_groups for p in group["params"] if cfg.momentum):
+        sgd.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)  # all at once: torch's fused SGD needs all buffers or none
+    return sgd
 
 
 def _cosine(start: float, end: float, share: float) -> float:
@@ -81,15 +84,15 @@ def _constant(start: float, end: float, share: float) -> float:
     return start
 
 
-SHAPES = {"cosine": _cosine, "linear": _linear, "constant": _constant}  # of optim.schedule
+SHAPES = {"cosine": _cosine, "linear": _linear, "constant": _constant}  # by name in optim.schedule
 
 
 class Schedule:
-    """Learning rate and weight decay at a step.
+    """The learning rate and the weight decay at each step.
 
-    Linear warm-up over ``loop.warmup_epochs``, then half a cosine or a straight line to ``min_lr`` over ``loop.schedule_epochs``, a
-    horizon that may lie beyond the epochs trained; it counts from the end of the warm-up (``loop.warmup_prefix``) or from its beginning.
-    Updated every step.
+    The learning rate rises linearly over ``loop.warmup_epochs``, then follows half a cosine or a straight line to ``min_lr``, or stays
+    constant, over ``loop.schedule_epochs``. This horizon may lie beyond the trained epochs. The curve starts at the end of the warm-up
+    (``loop.warmup_prefix``) or at its beginning. The weight decay follows half a cosine over the same horizon.
     """
 
     def __init__(self, run: Run, steps_per_epoch: float):
@@ -104,14 +107,14 @@ class Schedule:
         self.decay_end = optim.weight_decay if optim.weight_decay_end is None else optim.weight_decay_end
 
     def progress(self, step: int) -> float:
-        """Share of the horizon that has passed, in [0, 1]."""
+        """Return the share of the horizon that has passed, in [0, 1]."""
         return min(step / self.horizon_steps, 1.0)
 
     def lr(self, step: int) -> float:
         if step < self.warmup_steps:
             return self.warmup_lr + (self.peak_lr - self.warmup_lr) * step / self.warmup_steps
-        after = min((step - self.schedule_start) / max(self.horizon_steps - self.schedule_start, 1e-9), 1.0)
-        return self.shape(self.peak_lr, self.min_lr, after)
+        share = min((step - self.schedule_start) / max(self.horizon_steps - self.schedule_start, 1e-9), 1.0)
+        return self.shape(self.peak_lr, self.min_lr, share)
 
     def weight_decay(self, step: int) -> float:
         return _cosine(self.decay_start, self.decay_end, self.progress(step))
@@ -124,7 +127,7 @@ class Schedule:
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], cfg: config.Optim) -> Tensor:
-    """Clip by the global norm, or each tensor by its norm (DINO, GMML); gives the global norm before clipping."""
+    """Clip gradients by their global norm, or each tensor by its own norm (DINO, GMML); return the global norm before clipping."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     norm_T = torch.stack(torch._foreach_norm(gradients))
     total = torch.linalg.vector_norm(norm_T)
@@ -136,13 +139,16 @@ def clip_gradients(parameters: Iterable[nn.Parameter], cfg: config.Optim) -> Ten
 
 
 def loss_scaler(device: torch.device, precision: str) -> torch.amp.GradScaler:
-    """Dynamic loss scaling (Micikevicius et al. 2018): gradients that fp16 would round to zero are computed of a larger loss, and a step
-    whose gradients overflow is left out and halves the scale. For any other precision it does nothing."""
+    """Return a dynamic loss scaler (Micikevicius et al. 2018), which does nothing for any precision but fp16.
+
+    The loss is scaled up, so that fp16 does not round its gradients to zero. A step whose gradients overflow is skipped and halves the
+    scale.
+    """
     return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
 
 def without_overflow(norm: Tensor, scaler: torch.amp.GradScaler) -> Tensor:
-    """The norm of the gradients; 0 where it is not finite and the loss was scaled up, which is no divergence: that step is left out."""
+    """Return ``norm``, or 0 if it is not finite while the loss was scaled up: that step is skipped, which is no divergence."""
     if not scaler.is_enabled():
         return norm
     scaled = scaler.scale(torch.ones_like(norm)) > 1
@@ -150,18 +156,18 @@ def without_overflow(norm: Tensor, scaler: torch.amp.GradScaler) -> Tensor:
 
 
 class Ema:
-    """A moving average of the model's floating-point state, moved once per optimiser step; counters are copied."""
+    """A moving average of the model's floating-point state, updated once per optimiser step; counters are copied."""
 
     def __init__(self, model: nn.Module, decay: float):
         self.decay = decay
-        self._current = model.state_dict()  # which share the memory of the weights; to collect them takes a CPU half a millisecond
+        self._current = model.state_dict()  # kept: it shares memory with the weights, and to collect it takes a CPU half a millisecond
         self.average = {name: value.clone() for name, value in self._current.items()}
         floating = [name for name, value in self._current.items() if value.is_floating_point()]
         self._lists = [[tensors[name] for name in floating] for tensors in (self.average, self._current)]
         self._counters = self._current.keys() - set(floating)
 
     def load(self, average: dict[str, Tensor]) -> None:
-        """Go on from an average of the same names and shapes."""
+        """Continue from an average with the same names and shapes."""
         for name, value in self.average.items():
             value.copy_(average[name])
 

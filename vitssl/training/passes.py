@@ -1,7 +1,7 @@
-"""A forward and a backward pass: launched kernel by kernel, or recorded as one CUDA graph.
+"""The forward and backward pass of a step, launched kernel by kernel or replayed from one CUDA graph.
 
-A small network's step is more than a thousand kernels, which take a CPU several times longer to launch than a GPU to run. A graph of them
-is launched at once.
+A step of a small network is more than a thousand kernels, which take a CPU several times longer to launch than a GPU to run. A graph
+launches all of them at once.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from vitssl.config import Run
 from vitssl.data.loading.batch import Batch
 
 Losses = tuple[dict[str, Tensor], dict[str, Tensor]]  # the Model's terms, raw and weighted
-WARM_UP = 3  # passes before one is recorded: torch compiles in them, and libraries choose their kernels
+WARM_UP = 3  # passes before the recording, in which torch compiles and libraries choose their kernels
 
 
 class Pass:
-    """Adds a slice's share of the loss's gradients to the parameters'; gives the terms, detached.
+    """The forward and backward pass of a slice: adds its share of the loss's gradients to the parameters', and returns the detached terms.
 
     Args:
-        model: gives (total, terms, weighted terms).
-        run: whose precision it is.
+        model: returns (total, terms, weighted terms).
+        run: the Run, which sets the precision and the number of slices.
         device: of all tensors.
         scaler: of the loss.
     """
@@ -35,7 +35,7 @@ class Pass:
         self._slices = config.slices(run, dist.world_size())
 
     def __call__(self, batch: Batch, progress: float) -> Losses:
-        # tensors, not numbers: code would be recompiled for every value
+        # tensors, since code would be recompiled for every value of a number
         labelled = torch.full((), batch.labelled or 1.0, device=self._device)
         return self._run(replace(batch, labelled=labelled), torch.full((), progress, device=self._device))
 
@@ -47,10 +47,10 @@ class Pass:
 
 
 class RecordedPass(Pass):
-    """A pass as a CUDA graph, whose inputs, gradients and terms stay where they were when it was recorded.
+    """A pass that is recorded as a CUDA graph; its inputs, gradients and terms stay at the memory addresses of the recording.
 
-    What Python did while it was recorded is not done again: the Model changes nothing but tensors, in place, and copies nothing to or
-    from the host. Random numbers are those of the generator's seed before each pass, as without a graph.
+    Python code is not run again when the graph is replayed. Therefore the Model may change nothing but tensors, in place, and copy nothing
+    to or from the host. Random numbers depend on the generator's seed before each pass, as without a graph.
     """
 
     def __init__(self, model: nn.Module, run: Run, device: torch.device, scaler: torch.amp.GradScaler, parameters: Iterable[nn.Parameter]):
@@ -67,25 +67,25 @@ class RecordedPass(Pass):
             self._record(batch, progress)
             self._inputs = inputs
         else:
-            for mine, new in zip(self._inputs, inputs, strict=True):
-                mine.copy_(new)
+            for recorded, current in zip(self._inputs, inputs, strict=True):
+                recorded.copy_(current)
         self._graph.replay()
         for parameter, gradient in self._gradients:
-            parameter.grad = gradient  # which an objective may have dropped, and the loop did
+            parameter.grad = gradient  # the loop has dropped it, and an objective may have
         return self._losses
 
     def _record(self, batch: Batch, progress: Tensor) -> None:
         for parameter in self._parameters:
-            parameter.grad = None  # so that the graph writes gradients, and adds to none
+            parameter.grad = None  # so that the graph writes gradients instead of adding to them
         self._graph = torch.cuda.CUDAGraph()
-        # meanwhile another thread makes views, on a stream of its own
+        # thread_local, since another thread makes views meanwhile, on its own stream
         with torch.cuda.graph(self._graph, stream=torch.cuda.Stream(self._device), capture_error_mode="thread_local"):
             self._losses = super()._run(batch, progress)
         self._gradients = [(parameter, parameter.grad) for parameter in self._parameters if parameter.grad is not None]
 
 
 def make(model: nn.Module, run: Run, device: torch.device, scaler: torch.amp.GradScaler, parameters: Iterable[nn.Parameter]) -> Pass:
-    """Recorded, where the Run says so and can be."""
+    """Return a recorded pass if the Run asks for it and it is possible, otherwise a plain one."""
     if device.type == "cuda" and config.recorded(run, dist.world_size()):
         return RecordedPass(model, run, device, scaler, parameters)
     return Pass(model, run, device, scaler)

@@ -1,6 +1,6 @@
-"""What a run saw and gave back, as small PNG files in its folder: views of its first batch, and what its objectives reconstruct.
+"""Small PNG files in the run folder: the views of the first batch, and what the objectives reconstruct.
 
-Neither changes a random draw of the training: views are recorded as they pass, reconstructions are made when all results are written.
+Neither changes a random draw of training: views are recorded as they pass by, and reconstructions are made after the last step.
 """
 
 from __future__ import annotations
@@ -25,21 +25,24 @@ from vitssl.model import Model
 from vitssl.objectives.base import Objective
 from vitssl.views import EvalView
 
-COUNT, MOST_PX, GAP_PX = 8, 96, 1  # images of a strip; pixels of a side, larger ones are shrunk; pixels between two
+COUNT, MOST_PX, GAP_PX = 8, 96, 1  # images in a strip; longest side, to which larger images are shrunk; pixels between images
 
 Statistics = tuple[list[float], list[float]]  # mean and standard deviation of the channels, in [0, 1] units
 
 
 def record_views(folder: Path, batch: Batch, statistics: Statistics) -> None:
-    """``views-NAME.png``: the first images of a batch in each of its views, as the network sees them; what is there stays."""
+    """Write ``views-NAME.png`` for each view: the first images of ``batch`` as the network sees them. Existing files stay."""
     for name, view_BCHW in batch.views.items():
         if not (path := folder / f"views-{name}.png").exists():
             _write(path, [view_BCHW[:COUNT]], statistics)
 
 
 def record_reconstructions(folder: Path, run: Run, network: Model, index: Index, positions: np.ndarray, statistics: Statistics) -> None:
-    """``reconstructions-NAME.png`` of every objective that reconstructs images: what it sees of eight of them, what it gives back, and the
-    images; spread evenly over ``positions``, the test images. Without any there is no such file."""
+    """Write ``reconstructions-NAME.png`` for every objective that reconstructs images.
+
+    Its rows are what the objective sees of eight images, what it reconstructs, and the images themselves. They are spread evenly over
+    ``positions``, the test images; without any, no file is written.
+    """
     if not len(positions):
         return
     chosen, device = positions[np.linspace(0, len(positions) - 1, COUNT).astype(int)], next(network.parameters()).device
@@ -58,7 +61,7 @@ def record_reconstructions(folder: Path, run: Run, network: Model, index: Index,
 
 @torch.no_grad()
 def _reconstructed(network: Model, objective: Objective, batch: Batch, run: Run) -> list[Tensor]:
-    """What the objective sees, what it gives back, and the images; its draws are seeded, and leave the generators as they were."""
+    """Return what the objective sees, what it reconstructs, and the images; draws are seeded, and the generators restored afterwards."""
     devices = [batch.device] if batch.device.type == "cuda" else []
     with torch.random.fork_rng(devices), evaluation_mode(network), dist.inference_autocast(batch.device, run.loop.precision):
         torch.manual_seed(run.seed)
@@ -67,14 +70,14 @@ def _reconstructed(network: Model, objective: Objective, batch: Batch, run: Run)
 
 
 def _write(path: Path, rows: list[Tensor], statistics: Statistics) -> None:
-    """Rows of images, normalised, (B, 3, H, W), as one picture; nothing is drawn between them."""
+    """Write rows of normalised images, each (B, 3, H, W), as one picture."""
     out = BytesIO()
     Image.fromarray(np.concatenate([_strip(row, statistics) for row in rows])).save(out, format="PNG", optimize=True)
     write_atomically(path, out.getvalue())
 
 
 def _strip(images_BCHW: Tensor, statistics: Statistics) -> np.ndarray:
-    """Images side by side, uint8 (H + GAP_PX, B * (W + GAP_PX), 4), with a transparent gap on the right and below each."""
+    """Return images side by side, uint8 (H + GAP_PX, B * (W + GAP_PX), 4), with a transparent gap on the right of and below each."""
     mean_C11, std_C11 = (torch.tensor(values)[:, None, None] for values in statistics)
     pixels_BCHW = images_BCHW.float().cpu() * std_C11 + mean_C11
     if max(pixels_BCHW.shape[2:]) > MOST_PX:

@@ -1,4 +1,4 @@
-"""Requests to stop: by the launcher, whose death is one too, by a signal, or as SLURM's time ends before another step could be saved."""
+"""Requests to stop: by the launcher or its death, by a signal, or because SLURM's time ends before another step could be saved."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-STOPPED = 75  # EX_TEMPFAIL, the exit code of what was asked to stop and is to be continued; not 0, or the job's children would start
-SLACK_S = 90  # SLURM looks at the clock once a minute, and to ask it for another start takes time too
+STOPPED = 75  # EX_TEMPFAIL: exit code of a run that stopped on request and is to be continued; after 0, dependent jobs would start
+SLACK_S = 90  # SLURM checks the time once a minute, and asking it for another start takes time too
 
 
-LAUNCHER = "launcher"  # beside a stop file: what a launcher holds locked as long as it lives
+LAUNCHER = "launcher"  # a file beside the stop file, which the launcher keeps locked as long as it lives
 
 
 def asked(stop_file: str) -> bool:
-    """Does the launcher want its run to stop, or is it gone, killed for example? Nobody would then hear how the run ended."""
+    """Whether the launcher wants its run to stop, or is gone (for example killed), so that nobody would learn how the run ended."""
     return os.path.exists(stop_file) or _is_free(os.path.join(os.path.dirname(stop_file), LAUNCHER))
 
 
 def _is_free(lock_file: str) -> bool:
-    """Is the file there, and locked by nobody?"""
+    """Whether the file exists and nobody has locked it."""
     try:
         with open(lock_file, "rb") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -35,23 +35,23 @@ class StopRequest:
     """A request that this run stops: the launcher's stop file or death, a signal, or the end of the job's time.
 
     Signals only set a flag, which is checked between steps while training, and between evaluators when a finished run is evaluated. A
-    second one ends the process at once. SLURM warns a fixed time before a job's end (jobs/node.py); ``needs`` says where a step and a save
-    take longer than that.
+    second signal ends the process at once. SLURM warns a fixed time before a job's end (jobs/node.py); ``needs`` is told how long a step
+    and a save take, in case that is longer.
     """
 
     def __init__(self) -> None:
         self._file = os.environ.get("VITSSL_STOP_FILE")
         self._flagged = False
-        self._ends_at = float(os.environ.get("VITSSL_ENDS_AT", "inf"))  # in seconds of time.time()
-        self._most_s = (self._ends_at - time.time()) / 4  # of the job's time is for stopping
+        self._ends_at = float(os.environ.get("VITSSL_ENDS_AT", "inf"))  # on the clock of time.time()
+        self._most_s = (self._ends_at - time.time()) / 4  # stopping may take up at most a quarter of the job's time
         self._needs_s = 0.0
 
     def needs(self, seconds: float) -> None:
-        """A step, and a save after it, were seen to take that long."""
+        """Note that a step, and a save after it, take up to ``seconds``."""
         self._needs_s = seconds
 
     def accept(self) -> None:
-        """This run stops now: the launcher on this node is to know that nothing failed, whichever rank it was that was asked."""
+        """Create the stop file, which tells this node's launcher that nothing failed, whichever rank was asked to stop."""
         if self._file is not None:
             Path(self._file).touch()
 

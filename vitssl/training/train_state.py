@@ -1,4 +1,4 @@
-"""One attempt at a run: everything the loop works with, how it starts, and what a checkpoint holds."""
+"""One attempt at a run: the objects that the loop works with, how they are started, and what a checkpoint holds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from vitssl.views import EvalView, TrainViews
 
 
 class TrainState:
-    """Everything one attempt of a run works with; what is declared here comes with `start`."""
+    """Everything that one attempt at a run works with; the attributes declared here are set by `start`."""
 
     optimizer: torch.optim.Optimizer
     scaler: torch.amp.GradScaler
@@ -62,9 +62,9 @@ class TrainState:
         self.schedule = optim.Schedule(run, self.loader.steps_per_epoch)
         self.total_steps = config.total_steps(run, self.loader.num_samples)
         self.model = model.build(run, len(self.index.classes))
-        self.parameters = list(self.model.parameters())  # to walk through the network for them takes a CPU half a millisecond
+        self.parameters = list(self.model.parameters())  # kept, as to collect them takes a CPU half a millisecond
         self.progress = Progress()
-        self.terms: dict[str, float] = {}  # the newest of the loss, before their weights
+        self.terms: dict[str, float] = {}  # the newest terms of the loss, without their weights
         view = EvalView(run.data.image_size, run.data.eval_crop, self.mean, self.std, self.device)
         self.subject = evaluators.Subject(
             self.model, run, self.index.classes, view, lambda: (self.index, self.split), lambda: self.ema and self.ema.average, self._best
@@ -74,50 +74,54 @@ class TrainState:
         self.subject.check(self.evals)
 
     def batches(self, start_step: int, stop_step: int) -> Generator[Iterator[Batch], None, None]:
-        """For each step the views of this rank's slices of the global batch, each made when it is asked for, or on a GPU just before."""
+        """Yield for each step from ``start_step`` until before ``stop_step`` the views of this rank's slices of the global batch.
+
+        Each slice is made when it is asked for, or on a GPU just before.
+        """
         steps = self.loader.batches(start_step, stop_step)
-        together = self.views.at_once(self.loader.slice_size, self.loader.largest_px)
-        raws = groups((raw for slices in steps for raw in slices), together, start_step * self.accumulate)
-        with contextlib.closing(on_own_stream((self.views.of(group) for group in raws), self.device)) as made:
+        group_size = self.views.at_once(self.loader.slice_size, self.loader.largest_px)
+        raws = groups((raw for slices in steps for raw in slices), group_size, start_step * self.accumulate)
+        with contextlib.closing(on_own_stream((self.views.of(group) for group in raws), self.device)) as batches:
             for _ in range(start_step, stop_step):
-                yield islice(made, self.accumulate)
+                yield islice(batches, self.accumulate)
 
     @property
     def epoch(self) -> float:
-        """How many of the Run's epochs are done. The last batch may hold images of one more, which counts as none."""
+        """The number of the Run's epochs that are done; images of a further epoch in the last batch do not count."""
         return min(self.progress.step / self.loader.steps_per_epoch, float(self.run.loop.epochs))
 
     @property
     def epochs_done(self) -> int:
+        """The number of the Run's epochs that are completely done."""
         return self._epochs_at(self.progress.step)
 
     @property
     def epoch_kept(self) -> bool:
-        """Did the newest step end an epoch whose checkpoint stays (``loop.keep_every``)?"""
+        """Whether the newest step ended an epoch whose checkpoint is kept (``loop.keep_every``)."""
         return self._ended(self.run.loop.keep_every)
 
     @property
     def is_best(self) -> bool:
-        """Did its evaluation make this the best state on the held-out split?"""
+        """Whether the evaluation of the newest step made the present weights the best on the held-out split."""
         return self.progress.best_val.get("epoch") == self.epoch
 
     def _ended(self, every: int) -> bool:
-        """Did the newest step train on the last image of so many epochs, or of a multiple? It may end several at once; 0 is never."""
+        """Whether the newest step, which may end several epochs, ended one that is a multiple of ``every``; never if ``every`` is 0."""
         return every > 0 and self.epochs_done // every > self._epochs_at(self.progress.step - 1) // every
 
     def _epochs_at(self, step: int) -> int:
         return min(int(step / self.loader.steps_per_epoch + 1e-9), self.run.loop.epochs)
 
     def evals_due(self) -> dict[str, EvalConfig]:
-        """The evaluators that are due after the newest step."""
+        """Return the evaluators that are due after the newest step."""
         if self.progress.step == self.total_steps:
             return self.evals
-        meanwhile = {name: cfg for name, cfg in self.evals.items() if cfg.weights != "best"}
-        every = {name: self.run.loop.eval_every if cfg.every is None else cfg.every for name, cfg in meanwhile.items()}
-        return {name: self.evals[name] for name, n in every.items() if self._ended(n)}
+        before_end = {name: cfg for name, cfg in self.evals.items() if cfg.weights != "best"}
+        intervals = {name: self.run.loop.eval_every if cfg.every is None else cfg.every for name, cfg in before_end.items()}
+        return {name: self.evals[name] for name, n in intervals.items() if self._ended(n)}
 
     def _best(self) -> dict[str, Tensor]:
-        """The weights that held-out images chose, which the main rank reads for all: others may still see the file before."""
+        """Return the weights that were best on held-out images. The main rank reads them for all: others may still see an older file."""
         if self.is_best:
             return self.model.state_dict()
         ours, path = self.model.state_dict(), self.folder / BEST
@@ -126,7 +130,7 @@ class TrainState:
         return {name: dist.from_main(saved[name] if dist.is_main() else torch.empty_like(ours[name], device="cpu")) for name in ours}
 
     def has_best(self) -> bool:
-        """Are the weights there that held-out images chose? The file may have been deleted since."""
+        """Whether the weights that were best on held-out images are available; their file may have been deleted."""
         if self.is_best:
             return True
         if dist.is_main():
@@ -135,27 +139,31 @@ class TrainState:
 
     @property
     def class_counts_K(self) -> Tensor:
-        """Labelled training images of each class."""
+        """The number of labelled training images of each class."""
         labels = self.split.labels[self.split.train]
         return torch.bincount(torch.from_numpy(labels[labels >= 0]), minlength=len(self.index.classes))
 
     @property
     def data_facts(self) -> dict[str, Any]:
-        """What a checkpoint holds about its data, for predictions without the shards."""
+        """The facts about its data that a checkpoint holds, for predictions without the shards."""
         return {"classes": self.index.classes, "mean": list(self.mean), "std": list(self.std)}
 
 
 def set_numerics(run: Run) -> None:
-    """Threads and precision of matrix products, as the Run says."""
+    """Set the number of threads and the precision of matrix products as the Run says."""
     torch.set_num_threads(run.loop.threads)
     dist.set_precision(run.loop.precision)
 
 
 def start(train_state: TrainState) -> nn.Module:
-    """Weights, optimiser and DDP, restored from the folder's checkpoint if there is one; gives the module to call."""
+    """Set up weights, optimiser and DDP, and restore them from the folder's checkpoint if there is one.
+
+    Returns:
+        The module to train with: the network, compiled and wrapped in DDP if the Run says so.
+    """
     run, network = train_state.run, train_state.model
     saved = saver.newest(train_state.folder)
-    if saved is None:  # a resumed run has all weights in its checkpoint, its teachers' too
+    if saved is None:  # the checkpoint of a resumed run holds all weights, its teachers' too
         if run.init_from:
             pretrained.init_from(network, network.backbone, run)
         pretrained.load_teachers(network, run, train_state.mean, train_state.std)
@@ -176,10 +184,10 @@ def start(train_state: TrainState) -> nn.Module:
 
 
 def compiled(network: nn.Module, run: Run) -> nn.Module:
-    """The network as torch compiles it.
+    """Return the network as torch compiles it.
 
-    What torch compiles it writes down and loads again: by default from a folder in a shared temporary directory, which belongs to whoever
-    made it first. Ours is this user's alone.
+    Torch writes compiled code to files and loads it again, by default from a folder in a shared temporary directory, which belongs to the
+    user who created it first. The folder that is set here belongs to this user alone.
     """
     for variable, name in (("TORCHINDUCTOR_CACHE_DIR", "torchinductor"), ("TRITON_CACHE_DIR", "triton")):
         if variable not in os.environ:
@@ -190,35 +198,40 @@ def compiled(network: nn.Module, run: Run) -> nn.Module:
 def _distributed(train_state: TrainState, network: nn.Module) -> nn.Module:
     device_ids = [train_state.device.index] if train_state.device.type == "cuda" else None
     ddp_model = DistributedDataParallel(network, device_ids=device_ids, gradient_as_bucket_view=True)
-    # between steps buffers are equal on all ranks: fixed, or computed from values of all ranks (the argument of this name is deprecated)
+    # buffers are equal on all ranks between steps: fixed, or computed from values of all ranks (the argument of this name is deprecated)
     ddp_model.broadcast_buffers = False
     return ddp_model
 
 
 def _discard_one_step(train_state: TrainState) -> None:
-    """DDP rebuilds its buckets after the first backward, which changes the order of sums.
+    """Run a forward and backward pass and discard it, since DDP rebuilds its buckets after the first one, which changes the order of sums.
 
-    One discarded step at every start makes a resumed run and an undisturbed one use the same buckets from their first real step on.
+    With one discarded step at every start, a resumed run and an undisturbed one use the same buckets from their first real step on.
     """
     network = train_state.model
-    before = {name: value.clone() for name, value in network.state_dict().items()}
+    saved_state = {name: value.clone() for name, value in network.state_dict().items()}
     with contextlib.closing(train_state.batches(0, 1)) as steps:
         batch = next(next(steps))
     network.train()
     forward_backward(train_state, batch, step=0)
     network.zero_grad(set_to_none=False)
-    network.load_state_dict(before)
+    network.load_state_dict(saved_state)
 
 
 def _restore(train_state: TrainState, saved: dict[str, Any]) -> None:
+    """Continue from a checkpoint's content.
+
+    Raises:
+        ConfigError: something that training needs is missing or damaged, or the checkpoint is of another config.
+    """
     last = train_state.folder / LAST
-    goes_on = (saved.get("progress") or {}).get("step") != train_state.total_steps  # after the last step no weight is changed any more
+    goes_on = (saved.get("progress") or {}).get("step") != train_state.total_steps  # after the last step no weight changes any more
     needed = {"progress", "identity"} | ({"ema"} if train_state.ema is not None else set())
-    needed |= {"optimizer"} if goes_on else set()  # which `vitssl prune` drops
+    needed |= {"optimizer"} if goes_on else set()  # needed only then: `vitssl prune` may have dropped it
     needed |= {"scaler"} if train_state.scaler.is_enabled() else set()
     if missing := needed - {name for name, value in saved.items() if value is not None}:
         raise ConfigError(f"{min(missing)} is missing, and training cannot go on from it; {run_checkpoint.ADVICE}", place=str(last))
-    # of an earlier schema it cannot be compared; its run.yaml is taken to be unchanged since training began
+    # the identity of an earlier schema cannot be compared; run.yaml is taken to be unchanged since training began
     if saved.get("schema") == config.SCHEMA and saved["identity"] != _identity(train_state.run):
         raise ConfigError(
             "it belongs to another config; run.yaml was changed after training began, or it was begun by a version of vitssl"
@@ -236,19 +249,19 @@ def _restore(train_state: TrainState, saved: dict[str, Any]) -> None:
     if train_state.ema is not None:
         train_state.ema.load(run_checkpoint.fitted(train_state.model, saved["ema"], last))
     progress = train_state.progress = Progress.of(saved["progress"])
-    # an earlier version may have written it, which evaluated less
+    # an earlier version, which ran fewer evaluators, may have written the checkpoint
     progress.to_evaluate |= progress.step == train_state.total_steps and not train_state.own_evals.keys() <= progress.last.keys()
-    if train_state.is_best and dist.is_main():  # it may have been killed before this was written
+    if train_state.is_best and dist.is_main():  # the attempt may have been killed before it wrote best.pt
         train_state.saver.write_best(saved | {"data": train_state.data_facts})
 
 
 def _identity(run: Run) -> str:
-    # without the parents' paths: a runs folder may be moved, or be seen under another path in a container
+    # without the parents' paths, since a runs folder may be moved, or have another path in a container
     return config.identity(config.unstarted(run))
 
 
 def save(train_state: TrainState) -> None:
-    """Begin to write ``last.pt`` (main rank). Resuming needs no generator state: all noise is a function of (seed, step, rank)."""
+    """Begin to write ``last.pt`` (main rank only). Resuming needs no generator state: all noise is a function of (seed, step, rank)."""
     if not dist.is_main():
         return
     content = {
@@ -266,7 +279,7 @@ def save(train_state: TrainState) -> None:
 
 
 def forward_backward(train_state: TrainState, batch: Batch, step: int) -> passes.Losses:
-    """Forward and backward of a slice."""
+    """Run the forward and backward pass of a slice; at the first step, also record its views as pictures."""
     if step == 0 and dist.is_main():
         pictures.record_views(train_state.folder, batch, (train_state.mean, train_state.std))
     return train_state.run_pass(batch, train_state.schedule.progress(step))

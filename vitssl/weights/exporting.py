@@ -1,4 +1,4 @@
-"""A run's network as what other code loads: a file of timm's names, safetensors, a folder in the layout of timm's hub, ONNX."""
+"""Export of a run's network for other code: a file with timm's names, safetensors, a folder in the layout of timm's hub, or ONNX."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from vitssl.weights.importing import CLASSES, FIELDS
 
 
 def export(folder: Path, out: Path, to: str, weights: str = "model", checkpoint: str = LAST, backbone: bool = False) -> str:
-    """Write a run's network to a file or folder; gives a line that says how to load it.
+    """Write a run's network to a file or folder; return a line that says how to load it.
 
     Args:
         folder: the run folder.
-        out: a file, or for huggingface a folder.
+        out: a file, or a folder for huggingface.
         to: one of ``KINDS``.
-        weights: model, ema or teacher, of which there is the backbone alone.
+        weights: model, ema, or teacher, of which only the backbone is exported.
         checkpoint: a file of the run folder.
         backbone: leave the classifier out.
 
     Raises:
-        ConfigError: the format has no such network, or ``out`` exists.
+        ConfigError: the format cannot hold this network, or ``out`` exists.
     """
     if not (to == "huggingface" and out.is_dir() and not any(out.iterdir())):
         check_new(out)
@@ -54,7 +54,7 @@ def export(folder: Path, out: Path, to: str, weights: str = "model", checkpoint:
 
 
 def _as_timm(trained: Trained, classifier: bool) -> tuple[nn.Module, timm_names.Architecture]:
-    """timm's model with the run's weights, every one of which it takes."""
+    """Return timm's model with all of the run's weights, and the call that creates it."""
     architecture = timm_names.architecture(trained.run, len(trained.classes) if classifier else 0)
     network = timm.create_model(architecture.name, **architecture.args)
     network.load_state_dict(timm_names.named_tensors(trained.model, trained.run, classifier), strict=True)
@@ -68,7 +68,7 @@ def _to_timm(trained: Trained, out: Path, classifier: bool) -> str:
 
 
 def _loaded(architecture: timm_names.Architecture, tensors: str, trained: Trained) -> str:
-    """The Python that makes timm's model of a file's tensors, and the transform of the images that it was evaluated on."""
+    """Return Python code that loads ``tensors`` into timm's model and makes the transform of the images that it was evaluated on."""
     size, crop = trained.run.data.image_size, trained.run.data.eval_crop
     mean, std = (tuple(round(value, 6) for value in values) for values in (trained.mean, trained.std))
     transform = f"timm.data.create_transform({size}, interpolation='bicubic', mean={mean}, std={std}, crop_pct={crop})"
@@ -76,13 +76,13 @@ def _loaded(architecture: timm_names.Architecture, tensors: str, trained: Traine
 
 
 def _before(trained: Trained) -> str:
-    """What is done to images before the transform, as a comment behind it."""
+    """Return a Python comment on what is done to images before the transform; empty if nothing is."""
     shrunk = card.shrunk(trained.run.data.cache_px)
     return f"  # {shrunk}" if shrunk else ""
 
 
 def _facts(trained: Trained, classifier: bool) -> dict[str, str]:
-    """What no shape tells, as fields of a Run: an import takes them."""
+    """Return metadata that no shape tells: the fields of a Run that an import reads, and the class names."""
     run, size = trained.run, config.size_of(trained.run.backbone)
     fields = {
         "data.image_size": run.data.image_size,
@@ -103,12 +103,12 @@ def _to_safetensors(trained: Trained, out: Path, classifier: bool) -> str:
     tensors = timm_names.named_tensors(trained.model, trained.run, classifier)
     write_atomically(out, safetensors.save(tensors, _facts(trained, classifier)))
     tensors_of_file = f"safetensors.torch.load_file({str(out)!r})"
-    same = timm_names.same_in_timm(trained.run, len(trained.classes) if classifier else 0)
-    return tensors_of_file if same is None else _loaded(same, tensors_of_file, trained)
+    architecture = timm_names.same_in_timm(trained.run, len(trained.classes) if classifier else 0)
+    return tensors_of_file if architecture is None else _loaded(architecture, tensors_of_file, trained)
 
 
 def _to_huggingface(trained: Trained, out: Path, classifier: bool) -> str:
-    """timm's layout: ``config.json``, ``model.safetensors``, and a model card."""
+    """Write a folder in timm's layout, ``config.json``, ``model.safetensors`` and a model card; return how to load it."""
     network, architecture = _as_timm(trained, classifier)
     run, size = trained.run, trained.run.data.image_size
     feeding = {"input_size": [3, size, size], "fixed_input_size": network.pretrained_cfg["fixed_input_size"], "interpolation": "bicubic"}

@@ -1,4 +1,4 @@
-"""A file of released weights as a run folder, whose network can be a start, be probed, evaluated and exported."""
+"""Import of released weights into a run folder, from which runs can start, and which can be probed, evaluated and exported."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from vitssl.weights.layouts import HEAD, LAYOUT_TABLE, Layout, Names
 from vitssl.weights.shapes import Tensors
 from vitssl.words import counted, note
 
-FIELDS, CLASSES = "vitssl.fields", "vitssl.classes"  # of a safetensors file's metadata, in JSON
-# what an export notes there of the Run, since no shape tells it
+FIELDS, CLASSES = "vitssl.fields", "vitssl.classes"  # keys of a safetensors file's metadata, with values in JSON
+# fields of the Run that an export writes there, since no shape tells them
 NOTED = (
     "data.image_size", "data.eval_crop", "data.mean", "data.std", "backbone.num_heads", "backbone.attention_scale",
     "objectives.classify.pool",
@@ -33,19 +33,19 @@ NOTED = (
 
 
 def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequence[str] = (), backbone: bool = False) -> Path:
-    """Write a run folder with the weights of a file; gives the folder.
+    """Write the weights of ``file`` into a run folder, and return the folder.
 
-    A folder that has them already, of the same file and with the same fields, stays as it is.
+    A folder that already holds them, from the same file and with the same fields, is left as it is.
 
     Args:
         file: the checkpoint.
-        layout: whose names and keys it has, one of ``vitssl.config.weights.LAYOUTS``.
-        out: the folder; None: ``weights/<name>-<layout>-<hash of the content>``, of a backbone alone with ``-backbone``.
-        settings: fields of the Run as ``key=value``, over those that the shapes tell.
+        layout: whose names and keys the file has, one of ``vitssl.config.weights.LAYOUTS``.
+        out: the folder; None: ``weights/<name>-<layout>-<hash of the content>``, and for a backbone alone with ``-backbone`` at the end.
+        settings: fields of the Run as ``key=value``, which override those read from the shapes.
         backbone: leave out classifiers, decoders and heads, for images of other classes.
 
     Raises:
-        ConfigError: it is no checkpoint, a tensor is missing, too many or of another shape, or ``out`` holds something else.
+        ConfigError: ``file`` is not a checkpoint, a tensor is missing, unexpected or of another shape, or ``out`` holds something else.
     """
     content = tensor_files.read(file)
     if content.keys() >= {"model", "data", "progress"}:
@@ -56,7 +56,7 @@ def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequ
     folder = out or imported_folder(layout, file, origin["sha256"])
     if backbone:
         noted = {name: value for name, value in noted.items() if not name.startswith("objectives.")}
-        folder = out or folder.with_name(f"{folder.name}-backbone")  # a sweep may want all of the file
+        folder = out or folder.with_name(f"{folder.name}-backbone")  # a sweep may import the whole file too
     key = hashlib.sha256(json.dumps({**origin, "file": None}, sort_keys=True).encode()).hexdigest()[:12]
     if _is_there(folder, key):
         return folder
@@ -68,7 +68,7 @@ def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequ
         run = _run(tensors, content, LAYOUT_TABLE[layout], noted, settings)
         network = model.build(run, _num_classes(tensors))
         _fill(network, tensors)
-        tensor_files.check_finite(network.state_dict(), "", file)  # a number may be beyond the network's type
+        tensor_files.check_finite(network.state_dict(), "", file)  # a number may overflow the network's type
         _compare_with_timm(tensors, content, layout, noted, settings)
     except ConfigError as error:
         raise ConfigError(error.reason, error.field, error.place or str(file)) from None
@@ -78,7 +78,7 @@ def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequ
 
 
 def describe(folder: Path) -> str:
-    """One line on what was imported: sizes, positions, objectives, normalisation."""
+    """Return one line on an import: its network's sizes and positions, image size, normalisation and objectives."""
     run = config.load(folder)
     size, objectives = config.size_of(run.backbone), config.active(run.objectives)
     depths = "+".join(map(str, size.depths))
@@ -86,16 +86,21 @@ def describe(folder: Path) -> str:
     positions = f", {run.backbone.positions} positions" if config.module(run.backbone) == "vit" else ""
     channels = "its own channel statistics" if run.data.mean else f"data.normalize={run.data.normalize}"
     network = f"{config.module(run.backbone)} of width {size.embed_dim}, depth {depths}{heads}{positions}"
-    with_it = f" with {' and '.join(objectives)}" if objectives else ", no head"
-    return f"{network}, for images of {run.data.image_size} px ({channels}){with_it}"
+    with_objectives = f" with {' and '.join(objectives)}" if objectives else ", no head"
+    return f"{network}, for images of {run.data.image_size} px ({channels}){with_objectives}"
 
 
 def _is_there(folder: Path, key: str) -> bool:
+    """Whether ``folder`` already holds the import that ``key`` identifies.
+
+    Raises:
+        ConfigError: it holds something else.
+    """
     if not folder.exists():
         return False
     job = read_json(folder / "job.json")
     if job.get("identity") == key:
-        return is_trained(folder)  # else it was interrupted, and is written again
+        return is_trained(folder)  # otherwise the import was interrupted, and is written again
     if "imported" in job:
         raise ConfigError(f"{folder} holds an import of another file, or with other fields; delete it, or name another folder")
     if any(folder.iterdir()):
@@ -104,7 +109,7 @@ def _is_there(folder: Path, key: str) -> bool:
 
 
 def _told(content: dict[str, Any]) -> dict[str, Any]:
-    """What the file says of its training."""
+    """Return what the file says about its training."""
     epoch = content.get("epoch")
     return {"epoch": epoch} if isinstance(epoch, int | float) else {}
 
@@ -113,18 +118,18 @@ def _told(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(content: dict[str, Any], layout: Layout, file: Path) -> Tensors:
-    """The file's tensors under our names.
+    """Return the file's tensors under our names.
 
     Raises:
-        ConfigError: it holds no network of this layout, or a tensor that no network can take over.
+        ConfigError: the file holds no network of this layout, or a tensor that no network can take over.
     """
-    there = [key for key in layout.parts if key in content]
-    if there and (absent := [key for key in layout.parts if key not in content]):
-        raise ConfigError(f"it has {there[0]!r} and no {absent[0]!r}, which files of this layout have")
-    if not there and (key := next((key for key in ("state_dict_ema", "state_dict") if key in content), None)):
+    present = [key for key in layout.parts if key in content]
+    if present and (missing := [key for key in layout.parts if key not in content]):
+        raise ConfigError(f"it has {present[0]!r} and no {missing[0]!r}, which files of this layout have")
+    if not present and (key := next((key for key in ("state_dict_ema", "state_dict") if key in content), None)):
         content = content[key]
     tensors = Tensors()
-    for key, names in layout.parts.items() if there else [("", layout.bare)]:
+    for key, names in layout.parts.items() if present else [("", layout.bare)]:
         bare = _bare(content[key] if key else content)
         if not bare:
             raise ConfigError(f"{key!r} holds no tensors" if key else f"it holds no tensors; files of this layout have {_listed(layout)}")
@@ -134,22 +139,22 @@ def _read(content: dict[str, Any], layout: Layout, file: Path) -> Tensors:
 
 
 def _bare(content: Any) -> dict[str, Tensor]:
-    """A network's tensors without what DDP and moving averages put before their names."""
-    found = {name: value for name, value in content.items() if isinstance(value, Tensor)} if isinstance(content, dict) else {}
+    """Return a network's tensors without the prefixes that DDP and moving averages put before their names."""
+    tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)} if isinstance(content, dict) else {}
     for prefix in ("ema.", "module."):
-        if found and all(name.startswith(prefix) for name in found):
-            found = {name.removeprefix(prefix): value for name, value in found.items()}
-    return found
+        if tensors and all(name.startswith(prefix) for name in tensors):
+            tensors = {name.removeprefix(prefix): value for name, value in tensors.items()}
+    return tensors
 
 
 def _rename(bare: dict[str, Tensor], names: Names, tensors: Tensors, place: str) -> None:
-    """Add a network's tensors under our names; ``place`` tells in messages which of a file's networks it is."""
-    kept = [(place + there, here) for there, here in names if here is not None]
+    """Add a network's tensors to ``tensors`` under our names; in messages, ``place`` tells which network of the file they belong to."""
+    kept = [(place + old, new) for old, new in names if new is not None]
     tensors.names = sorted([*tensors.names, *kept], key=lambda pair: -len(pair[1]))
     for name, value in bare.items():
-        here = next((new + name.removeprefix(old) if new is not None else None for old, new in names if name.startswith(old)), name)
-        if here is not None:
-            tensors[here], tensors.origin[here] = value, place + name
+        renamed = next((new + name.removeprefix(old) if new is not None else None for old, new in names if name.startswith(old)), name)
+        if renamed is not None:
+            tensors[renamed], tensors.origin[renamed] = value, place + name
 
 
 def _listed(layout: Layout) -> str:
@@ -157,16 +162,17 @@ def _listed(layout: Layout) -> str:
 
 
 def _fill(network: model.Model, tensors: Tensors) -> None:
-    """Load every tensor.
+    """Load every tensor into the network.
 
     Raises:
-        ConfigError: naming the first that is missing, too many or of another shape.
+        ConfigError: a tensor is missing, unexpected or of another shape; the message names the first one.
     """
     theirs: dict[str, Tensor] = network.backbone.convert_state_dict(dict(tensors), prefix="backbone.")
     ours = network.state_dict()
-    tables = [name for name in ours.keys() & tensors.keys() if name.endswith("relative_position_bias_table")]  # which would be resized
+    # compared in the size that they have in the file: the conversion resizes them
+    tables = [name for name in ours.keys() & tensors.keys() if name.endswith("relative_position_bias_table")]
     if problems := tensor_files.mismatches(ours, theirs | {name: tensors[name] for name in tables}):
-        raise ConfigError(tensor_files.first_of({tensors.there(name): what for name, what in problems.items()}))
+        raise ConfigError(tensor_files.first_of({tensors.there(name): problem for name, problem in problems.items()}))
     network.load_state_dict(theirs)
 
 
@@ -174,7 +180,7 @@ def _fill(network: model.Model, tensors: Tensors) -> None:
 
 
 def _run(tensors: Tensors, content: dict[str, Any], layout: Layout, noted: dict[str, Any], settings: Sequence[str]) -> Run:
-    """The Run that describes the network: from the shapes, over them what an export noted, and over that the fields that the user set."""
+    """Return the network's Run: its fields from the shapes, overridden by an export's notes, and both by the user's ``settings``."""
     fields = shapes.fields(tensors) | layout.objectives(tensors, content) | {"data.shards": NO_SHARDS, "data.normalize": "imagenet"}
     fields |= _as_timm_feeds_it(_released_as(content)) | noted
     set_fields = [word.partition("=")[0] for word in settings]
@@ -190,28 +196,32 @@ def _run(tensors: Tensors, content: dict[str, Any], layout: Layout, noted: dict[
 
 
 def _released_as(content: dict[str, Any]) -> str | None:
-    """The name in timm's hub of the network of a file that `vitssl weights` wrote."""
+    """Return the name in timm's hub of the network in a file that `vitssl weights` wrote; None for other files."""
     source = content.get("source")
     return source.removeprefix(RELEASED) if "model" in content and isinstance(source, str) and source.startswith(RELEASED) else None
 
 
 def _compare_with_timm(tensors: Tensors, content: dict[str, Any], layout: str, noted: dict[str, Any], settings: Sequence[str]) -> None:
-    """Refuse a released network that is not the one that is made of its tensors here, with the user's fields of the backbone, at the size
-    of its training."""
+    """Check that the network made here from a released file is timm's, with the user's backbone fields, at the image size of its training.
+
+    Raises:
+        ConfigError: it is not.
+    """
     name = _released_as(content)
     if name is None:
         return
     if ":" in name:
         note(f"{name} is not compared with timm's network, as its name is not timm's")
         return
-    of_backbone = [word for word in settings if word.startswith("backbone.")]
-    run = _run(tensors, content, LAYOUT_TABLE[layout], noted, of_backbone)
+    backbone_settings = [word for word in settings if word.startswith("backbone.")]
+    run = _run(tensors, content, LAYOUT_TABLE[layout], noted, backbone_settings)
     network = model.build(run, _num_classes(tensors))
     _fill(network, tensors)
     released.check_same(name, content["model"], network, _num_classes(tensors), run.data.image_size)
 
 
 def _as_timm_feeds_it(name: str | None) -> dict[str, Any]:
+    """Return the image size, channel statistics and crop that timm uses for a network of its hub, as fields of ``data``."""
     import timm
 
     cfg = timm.get_pretrained_cfg(name) if name is not None else None
@@ -221,18 +231,19 @@ def _as_timm_feeds_it(name: str | None) -> dict[str, Any]:
 
 
 def _num_classes(tensors: Tensors) -> int:
+    """Return the number of classes of the classifier; 0 without one."""
     return tensors.shape(f"{HEAD}weight", 2)[0] if f"{HEAD}weight" in tensors else 0
 
 
 def _noted(file: Path) -> tuple[dict[str, Any], list[str]]:
-    """Fields and names of classes that an export of this project wrote beside its tensors; other files have none."""
+    """Return the fields and class names that an export of this project wrote beside its tensors; none for other files."""
     if not tensor_files.is_safetensors(file):
         return {}, []
     with safe_open(file, "pt") as opened:
         metadata = opened.metadata() or {}
     try:
         fields, classes = (json.loads(metadata.get(name, empty)) for name, empty in ((FIELDS, "{}"), (CLASSES, "[]")))
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
+    except (ValueError, RecursionError) as error:  # json raises ValueError for a number of 5,000 digits
         raise ConfigError(f"its metadata are damaged ({error})", place=str(file)) from None
     if not isinstance(fields, dict) or not isinstance(classes, list):
         raise ConfigError("its metadata are damaged (not those of an export)", place=str(file))
@@ -242,10 +253,12 @@ def _noted(file: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def _data_facts(run: Run, num_classes: int, names: list[str]) -> dict[str, Any]:
-    """What a checkpoint holds about its images: names of classes (numbers, where neither shards nor the file tell) and channel statistics.
+    """Return what a checkpoint holds about its images: class names and channel statistics.
+
+    Classes are named by numbers if neither the shards nor the file names them.
 
     Raises:
-        ConfigError: the shards have another number of classes.
+        ConfigError: the shards have other classes than the file.
     """
     classes, mean, std = names if len(names) == num_classes else [str(number) for number in range(num_classes)], [], []
     if run.data.shards != NO_SHARDS:
@@ -266,7 +279,7 @@ def _data_facts(run: Run, num_classes: int, names: list[str]) -> dict[str, Any]:
 
 
 def _write(folder: Path, run: Run, network: nn.Module, data: dict[str, Any], facts: dict[str, Any]) -> None:
-    """The files of a finished run, ``done.json`` last."""
+    """Write the files of a finished run, ``done.json`` last."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "job.json", {"schema": SCHEMA, "name": folder.name, "arm": "import", "stage": "import", "axes": {}, **facts})
     config.save(run, folder)

@@ -1,7 +1,8 @@
-"""What the papers' released files look like: where a file has its networks, and which tensor of it is which of ours.
+"""Layouts of the papers' released files: which networks a file holds, and which of our tensors each of its tensors is.
 
-A layout lists, for each network of a file, prefixes of names: there, and here. The first that fits is exchanged; ``None`` leaves a tensor
-out that has no place here, which is only what training needs (SiT's heads of its own tasks) or what is fixed (masks, sine positions).
+A layout lists, for each network of a file, pairs of name prefixes: in the file, and here. The first prefix that fits is exchanged. ``None``
+drops a tensor that has no counterpart here, which is only what training needs (the heads of SiT's pretext tasks) or what is fixed (masks,
+sine positions).
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from torch import Tensor
 from vitssl.config import ConfigError
 from vitssl.weights.shapes import Tensors
 
-Names = tuple[tuple[str, str | None], ...]  # prefix there -> prefix here
+Names = tuple[tuple[str, str | None], ...]  # (prefix in the file, prefix here)
 
 HEAD = "objectives.classify.head."
 SECOND_HEAD = "objectives.classify.extra_heads.0."
-# bare networks: timm's names, which DeiT, DINO, MAE and GMML share
+# bare networks under timm's names, which DeiT, DINO, MAE and GMML share
 VIT: Names = (("", "backbone."),)
 LINEAR: Names = (("head.", HEAD), *VIT)
 # MAE's linear probe has a batch norm before its head; its fine-tuning moves the norm behind the mean of the patches
@@ -48,7 +49,7 @@ LUT_TEACHER: Names = (
     ("head.", "objectives.lut.teacher.projector."),
     ("", "objectives.lut.teacher.backbone."),
 )
-RELEASED_VIT: Names = (("mask_token", None), *LINEAR)  # DINOv2's file keeps what only its training reads
+RELEASED_VIT: Names = (("mask_token", None), *LINEAR)  # DINOv2's file holds a mask token that only its training reads
 DINO: Names = (("backbone.", "backbone."), ("head.", "objectives.dino.head."))
 DINO_TEACHER: Names = (("backbone.", "objectives.dino.teacher.backbone."), ("head.", "objectives.dino.teacher.head."))
 GMML: Names = (
@@ -57,7 +58,7 @@ GMML: Names = (
     ("head_recons.convTrans.", "objectives.gmml.decoder.6."),
 )
 SIT_BACKBONE: Names = (("rot_token", "backbone.cls_token"), ("contrastive_token", "backbone.reg_token"), *VIT)
-SIT: Names = (  # after fine-tuning: a head on each token
+SIT: Names = (  # after fine-tuning, with a head on each token
     ("rot_head.", HEAD),
     ("pre_logits_rot.fc.", f"{HEAD}before.hidden."),
     ("contrastive_head.", SECOND_HEAD),
@@ -65,13 +66,14 @@ SIT: Names = (  # after fine-tuning: a head on each token
     *SIT_BACKBONE,
 )
 SIT_TASKS = ("rot_head.", "contrastive_head.", "convTrans.", "rot_w", "contrastive_w", "recons_w")
-DRLOC: Names = (  # one head, or with Swin a list of them
+DRLOC: Names = (  # one head, or a list of heads for Swin
     *((f"drloc.{place}layers.", f"objectives.drloc.heads.{place or '0.'}mlp.") for place in ("0.", "1.", "2.", "3.", "")),
     *((f"drloc.{place}unshared.", f"objectives.drloc.heads.{place or '0.'}axes.") for place in ("0.", "1.", "2.", "3.", "")),
     ("fc.", HEAD),
     *LINEAR,
 )
-# torchvision's ResNet, whose parts Drloc's code put in a row; CvT of another implementation, whose 1x1 convolutions are linear layers here
+# Drloc's code has torchvision's ResNet as a sequence of its parts, and another implementation of CvT, whose 1x1 convolutions are linear
+# layers here
 RESNET_PARTS = {"0": "conv1", "1": "bn1", "4": "layer1", "5": "layer2", "6": "layer3", "7": "layer4"}
 CVT_NAMES = (
     (r"layers\.(\d)\.0\.", r"stage\1.patch_embed.proj."),
@@ -91,10 +93,10 @@ class Layout(NamedTuple):
     """How one code base writes its weights.
 
     Attributes:
-        parts: {key of the file: names} of its networks; all keys are there, or the file is a bare network.
+        parts: {key in the file: names} of its networks; a file has all of these keys, or is a bare network.
         bare: the names of a bare network.
-        objectives: from the tensors under our names, and what else the file holds, to fields of ``objectives``.
-        prepare: renames or leaves out, by name and tensor, before the names are exchanged.
+        objectives: turns the tensors under our names, and the rest of the file's content, into fields of ``objectives``.
+        prepare: renames or drops tensors before the prefixes are exchanged.
     """
 
     parts: dict[str, Names]
@@ -104,12 +106,12 @@ class Layout(NamedTuple):
 
 
 def _argument(content: dict[str, Any], name: str, usual: Any) -> Any:
-    """A word of the command line that a file holds (an ``argparse.Namespace``)."""
+    """Return an argument of the command line that the file holds (an ``argparse.Namespace``), or ``usual`` if it has none."""
     return getattr(content.get("args"), name, usual)
 
 
 def _classify(tensors: Tensors, content: dict[str, Any]) -> dict[str, Any]:
-    """A classifier, where the file has its head."""
+    """Return the fields of a classifier if the file has its head, otherwise none."""
     if f"{HEAD}weight" not in tensors:
         return {}
     head: dict[str, Any] = {"pool": "cls" if "backbone.cls_token" in tensors else "mean"}
@@ -129,11 +131,11 @@ def _decoder(tensors: Tensors, path: str) -> dict[str, Any]:
 
 
 def _mae(tensors: Tensors, content: dict[str, Any]) -> dict[str, Any]:
-    """A reconstruction too, where the file has its decoder: released encoders come without."""
+    """Return the fields of a classifier and, if the file has a decoder (released encoders have none), of MAE's reconstruction."""
     fields = _classify(tensors, content)
     if any(name.startswith("objectives.mae.") for name in tensors):
-        told = {"mask_ratio": _argument(content, "mask_ratio", 0.75), "normalize_targets": _argument(content, "norm_pix_loss", True)}
-        fields["objectives.mae"] = _decoder(tensors, "objectives.mae") | told
+        options = {"mask_ratio": _argument(content, "mask_ratio", 0.75), "normalize_targets": _argument(content, "norm_pix_loss", True)}
+        fields["objectives.mae"] = _decoder(tensors, "objectives.mae") | options
     return fields
 
 
@@ -156,7 +158,7 @@ def _dino(tensors: Tensors, content: dict[str, Any]) -> dict[str, Any]:
     if isinstance(loss, dict) and isinstance(loss.get("center"), Tensor):
         tensors[center] = loss["center"].flatten()
     sums = {"objectives.dino.score_sum": torch.zeros(out_dim), "objectives.dino.score_count": torch.zeros(())}
-    tensors.update(sums)  # of the step that goes on; an import is between two
+    tensors.update(sums)  # of the step in progress; an import is between two steps
     fields = {"hidden_dim": tensors.shape(f"{head}.mlp.0.weight", 2)[0], "bottleneck_dim": bottleneck, "out_dim": out_dim}
     fields |= {"layers": layers, "local": None, "norm_last_layer": _argument(content, "norm_last_layer", True)}
     return {"objectives.dino": fields, "data.views.second": {}}
@@ -174,26 +176,26 @@ def _lut(tensors: Tensors, content: dict[str, Any]) -> dict[str, Any]:
         return {}
     hidden = tensors.shape("objectives.lut.projector.0.weight", 2)[0]
     normed = "objectives.lut.projector.1.running_mean" in tensors
-    told = {"mask_ratio": _argument(content, "mask_ratio", 0.75), "normalize_targets": _argument(content, "norm_pix_loss", True)}
-    fields = {"hidden_dim": hidden, "batch_norm": normed, **_decoder(tensors, "objectives.lut"), **told}
+    options = {"mask_ratio": _argument(content, "mask_ratio", 0.75), "normalize_targets": _argument(content, "norm_pix_loss", True)}
+    fields = {"hidden_dim": hidden, "batch_norm": normed, **_decoder(tensors, "objectives.lut"), **options}
     return {"objectives.lut": fields, "data.views.second": {}}
 
 
 def _drloc(tensors: Tensors, content: dict[str, Any]) -> dict[str, Any]:
-    """With the code's form of the loss, as its training script sets it (``--use_abs``)."""
+    """Return the fields of a classifier and of Drloc, with the code's form of the loss as its training script sets it (``--use_abs``)."""
     fields, head = _classify(tensors, content), "objectives.drloc.heads.0"
     if f"{head}.mlp.0.weight" not in tensors:
         return fields
-    told: dict[str, Any] = {"hidden_dim": tensors.shape(f"{head}.mlp.0.weight", 2)[0], "target": "raw", "reduction": "mean"}
+    options: dict[str, Any] = {"hidden_dim": tensors.shape(f"{head}.mlp.0.weight", 2)[0], "target": "raw", "reduction": "mean"}
     if f"{head}.axes.0.weight" in tensors:
-        told = {"hidden_dim": told["hidden_dim"], "loss": "ce", "num_classes": tensors.shape(f"{head}.axes.0.weight", 2)[0]}
+        options = {"hidden_dim": options["hidden_dim"], "loss": "ce", "num_classes": tensors.shape(f"{head}.axes.0.weight", 2)[0]}
     t2t = "backbone.tokens_to_token.project.weight" in tensors
     multi_scale = "objectives.drloc.heads.1.mlp.0.weight" in tensors
-    return fields | {"objectives.drloc": told | {"multi_scale": multi_scale, "features": "normed" if t2t else "raw"}}
+    return fields | {"objectives.drloc": options | {"multi_scale": multi_scale, "features": "normed" if t2t else "raw"}}
 
 
 def _dino_before(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """DINOv2's registers under timm's name, and, as timm has it, the class token with its position, which the registers have none of."""
+    """Give DINOv2's registers timm's name and, as timm does, add the class token's position to that token; registers have no positions."""
     positions_1TD, cls_11D = (tensors.get(name, torch.zeros(0)) for name in ("pos_embed", "cls_token"))
     if "register_tokens" not in tensors or positions_1TD.dim() != 3 or positions_1TD[:, :1].shape != cls_11D.shape:
         return tensors
@@ -209,14 +211,14 @@ def _timm_before(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _sit_before(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Without the heads of its own tasks, where those are what it was trained for."""
+    """Drop the heads of SiT's pretext tasks if the file is a pretraining's."""
     if "convTrans.weight" not in tensors:
         return tensors
     return {name: value for name, value in tensors.items() if not name.startswith(SIT_TASKS)}
 
 
 def _drloc_before(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Names of the ResNet and the CvT that its code has, as those of ours; without T2T's fixed positions."""
+    """Give the tensors of the code's ResNet and CvT the names of ours, and drop T2T's fixed positions."""
     if "model.0.weight" in tensors:
         parts = ((re.match(r"model\.(\d+)\.", name), name, value) for name, value in tensors.items())
         return {f"{RESNET_PARTS[m[1]]}.{name[m.end() :]}" if m and m[1] in RESNET_PARTS else name: value for m, name, value in parts}
@@ -228,13 +230,13 @@ def _drloc_before(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _cvt_tensor(name: str, value: Tensor) -> tuple[str, Tensor]:
-    """Its name here, and the tensor as a linear layer's or a layer norm's where it is one there on maps."""
-    new = next((re.sub(old, now, name) for old, now in CVT_NAMES if re.match(old, name)), name)
-    if re.search(r"\.norm\d?\.[gb]$", new):
-        return new[:-1] + {"g": "weight", "b": "bias"}[new[-1]], value.flatten()
-    if value.dim() > 1 and re.search(r"\.(proj_q|proj_kv|attn\.proj|fc1|fc2)\.weight$", new):
-        return new, value.flatten(1)
-    return new, value
+    """Return a tensor's name here, and its value in the shape of a linear layer or a layer norm if the file has a layer on maps."""
+    renamed = next((re.sub(pattern, new, name) for pattern, new in CVT_NAMES if re.match(pattern, name)), name)
+    if re.search(r"\.norm\d?\.[gb]$", renamed):
+        return renamed[:-1] + {"g": "weight", "b": "bias"}[renamed[-1]], value.flatten()
+    if value.dim() > 1 and re.search(r"\.(proj_q|proj_kv|attn\.proj|fc1|fc2)\.weight$", renamed):
+        return renamed, value.flatten(1)
+    return renamed, value
 
 
 LAYOUT_TABLE = {

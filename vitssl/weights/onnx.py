@@ -1,4 +1,4 @@
-"""A run's network as an ONNX file. Needs the packages onnx and onnxscript, which are none of this project's."""
+"""Export of a run's network as an ONNX file, with the packages onnx and onnxscript, which this project does not depend on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NEEDED = ("onnx", "onnxscript")
 
 
 class Network(nn.Module):
-    """Normalised images (B, 3, S, S) to logits (B, K), or to the backbone's prefix and patch tokens."""
+    """A network from normalised images (B, 3, S, S) to logits (B, K), or to the backbone's prefix and patch tokens."""
 
     def __init__(self, model: Model, classifier: bool):
         super().__init__()
@@ -37,7 +37,7 @@ class Network(nn.Module):
 
 
 def write(trained: Trained, out: Path, classifier: bool) -> None:
-    """Write the network for batches of any size; the file's metadata hold channel statistics, image size and classes.
+    """Write a network for batches of any size to an ONNX file, with channel statistics, image size and classes as metadata.
 
     Raises:
         ConfigError: a package is not installed, or ONNX has no operation for a part of the network.
@@ -49,13 +49,13 @@ def write(trained: Trained, out: Path, classifier: bool) -> None:
     logging.getLogger("onnxscript").setLevel(logging.ERROR)
     example, shapes = (torch.zeros(2, 3, size, size),), {"images_BCHW": {0: torch.export.Dim("batch")}}
     try:
-        # strict, as len(tensor) would otherwise fix the number of images
+        # strict: otherwise len(tensor) would fix the number of images
         exported = torch.export.export(network, example, dynamic_shapes=shapes, strict=True)
-        # onnxscript 0.7's optimiser makes another function of T2T-ViT's linear attention; runtimes optimise what they load anyway
+        # onnxscript 0.7's optimiser changes the function of T2T-ViT's linear attention; runtimes optimise what they load anyway
         program = torch.onnx.export(exported, input_names=["images"], output_names=outputs, dynamo=True, verbose=False, optimize=False)
     except torch.onnx.OnnxExporterError as error:
-        why = re.sub(r"\x1b\[\d+m", "", str(error)).strip().splitlines()[0]
-        raise ConfigError(f"ONNX cannot have this {trained.run.backbone.network} ({why}); export --to safetensors") from None
+        reason = re.sub(r"\x1b\[\d+m", "", str(error)).strip().splitlines()[0]
+        raise ConfigError(f"ONNX cannot have this {trained.run.backbone.network} ({reason}); export --to safetensors") from None
     assert program is not None
     facts = {"image_size": size, "mean": trained.mean, "std": trained.std, "classes": trained.classes if classifier else []}
     program.model.metadata_props.update({name: json.dumps(value) for name, value in facts.items()})

@@ -1,4 +1,4 @@
-"""The pretrained weights of timm's hub, by name."""
+"""Pretrained weights of timm's hub, by name."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from vitssl.config.base import closest
 from vitssl.data.loading.batch import Batch
 from vitssl.model import Model
 
-SUGGESTED = 3  # names of weights
-CACHED = ("model.safetensors", "pytorch_model.bin")  # in a repository of the hub
+SUGGESTED = 3  # names that the message about an unknown name suggests, at most
+CACHED = ("model.safetensors", "pytorch_model.bin")  # files of weights in a repository of the hub
 
 
 def released(name: str) -> dict[str, Tensor]:
-    """The pretrained weights of a model of timm's hub.
+    """Return the pretrained weights of the model ``name`` of timm's hub.
 
     Raises:
         ConfigError: timm knows no such weights, or they cannot be downloaded here.
@@ -35,17 +35,17 @@ def released(name: str) -> dict[str, Tensor]:
 
 
 def _check_reachable(name: str) -> None:
-    """Is the file cached, or its hub known by the name server? Its client tries for a minute, and says so in twenty lines.
+    """Check that the file is cached or its hub's address can be resolved, as the hub's client tries for a minute and fails in twenty lines.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: neither is true.
     """
     import huggingface_hub
     import timm
 
     repository = getattr(timm.get_pretrained_cfg(name, allow_unregistered=True), "hf_hub_id", None)
     host = urlsplit(huggingface_hub.constants.ENDPOINT).hostname
-    if not repository or host is None or getproxies():  # which the client asks in place of a name server
+    if not repository or host is None or getproxies():  # behind a proxy, the client does not resolve the address itself
         return
     if any(isinstance(huggingface_hub.try_to_load_from_cache(repository, file), str) for file in CACHED):
         return
@@ -57,31 +57,32 @@ def _check_reachable(name: str) -> None:
 
 
 def check_released(name: str) -> None:
-    """Does timm have pretrained weights of this name? Nothing is downloaded; what a hub has (``hf-hub:``) is not looked up.
+    """Check that timm has pretrained weights of this name, without a download. Names in other hubs (``hf-hub:``) are not looked up.
 
     Raises:
-        ConfigError: it has none; with the names that look like it.
+        ConfigError: timm has none; the message suggests similar names.
     """
     import timm
 
     if ":" in name or timm.is_model_pretrained(name):
         return
     known = timm.list_pretrained()
-    begins: dict[str, list[str]] = {}  # a network's name is longer than what people type of it
-    for one in known:
-        begins.setdefault(one.split(".")[0][: len(name)], []).append(one)
-    near = [one for likeness in closest(name.split(".")[0], list(begins)) for one in begins[likeness]][:SUGGESTED]
-    reason = unknown(name, [], also=near).reason if near else f"{name!r} is not known (timm.list_pretrained() lists the names)"
+    by_beginning: dict[str, list[str]] = {}  # people type only the beginning of a network's name
+    for weights in known:
+        by_beginning.setdefault(weights.split(".")[0][: len(name)], []).append(weights)
+    similar = [weights for beginning in closest(name.split(".")[0], list(by_beginning)) for weights in by_beginning[beginning]][:SUGGESTED]
+    reason = unknown(name, [], also=similar).reason if similar else f"{name!r} is not known (timm.list_pretrained() lists the names)"
     raise ConfigError(f"timm has no such weights: {reason}")
 
 
 @torch.no_grad()
 def check_same(name: str, tensors: dict[str, Tensor], network: Model, num_classes: int, size_px: int) -> None:
-    """Does a network make of an image what timm's of this name makes of it with these tensors? Shapes do not tell all: a ResNet that blurs
-    has those of one that does not, and a Swin's windows may differ from stage to stage.
+    """Check that ``network`` and timm's network ``name``, with the same ``tensors``, give the same output for an image.
+
+    Equal shapes are not enough: a ResNet has the same with and without blur pooling, and the windows of a Swin may differ between stages.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: the outputs differ, or the tensors do not fit timm's network.
     """
     import timm
 
@@ -91,14 +92,14 @@ def check_same(name: str, tensors: dict[str, Tensor], network: Model, num_classe
         theirs.load_state_dict({name: value for name, value in tensors.items() if name in theirs.state_dict()})
     except RuntimeError:
         raise ConfigError(f"it says that it is timm's {name}, and its tensors are not those of that network") from None
-    wanted, found = theirs(image_1CSS), ours.predict(Batch.of_images(image_1CSS))
-    if found is None:
-        wanted = getattr(theirs, "fc_norm", nn.Identity())(theirs.forward_features(image_1CSS))
+    expected, actual = theirs(image_1CSS), ours.predict(Batch.of_images(image_1CSS))
+    if actual is None:
+        expected = getattr(theirs, "fc_norm", nn.Identity())(theirs.forward_features(image_1CSS))
         features = ours.backbone(ours.backbone.embed(image_1CSS))
-        found = features.sequence() if wanted.dim() == 3 else features.map()
-        wanted = wanted.permute(0, 3, 1, 2) if getattr(theirs, "output_fmt", "NCHW") == "NHWC" else wanted
-    if wanted.shape != found.shape or (wanted - found).abs().max() > 1e-3 * wanted.abs().max():
-        bare = name.partition(".")[0]
+        actual = features.sequence() if expected.dim() == 3 else features.map()
+        expected = expected.permute(0, 3, 1, 2) if getattr(theirs, "output_fmt", "NCHW") == "NHWC" else expected
+    if expected.shape != actual.shape or (expected - actual).abs().max() > 1e-3 * expected.abs().max():
+        architecture = name.partition(".")[0]
         advice = "--set backbone.num_heads=N, if that is it, or"
-        advice += f" train it as `backbone: {{name: timm, timm_model: {bare}}}` with `init_from: timm:{name}`"
+        advice += f" train it as `backbone: {{name: timm, timm_model: {architecture}}}` with `init_from: timm:{name}`"
         raise ConfigError(f"timm's {name} makes other features of an image than this network of the same tensors; {advice}")

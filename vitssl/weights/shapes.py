@@ -1,6 +1,6 @@
-"""The sizes of a network, read from the shapes of its tensors: one function per family, to fields of ``backbone`` and ``data``.
+"""The sizes of a network, read from the shapes of its tensors: one function per family returns fields of ``backbone`` and ``data``.
 
-A patch is assumed square, and heads of attention to be 64 wide where no shape tells.
+Patches are assumed to be square, and attention heads to be 64 wide if no shape tells their number.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from vitssl.config import FAMILIES, SIZES, ConfigError
 from vitssl.config.bounds import BLOCKS
 from vitssl.words import counted
 
-USUAL_SIZE_PX = 224  # of the images, where no shape tells
-LAYER_SCALE = 1e-5  # where weights have it: its start, which they replace
-LONGEST = 80  # letters of a name in a message that is about the name itself
-HEADS_OF_WIDTH = {1280: 16}  # ViT-H; every other released size has heads that are 64 wide
+USUAL_SIZE_PX = 224  # of the images, if no shape tells it
+LAYER_SCALE = 1e-5  # initial value in networks that have it; the weights replace it
+LONGEST = 80  # letters of a tensor's name, at most, in a message about this name
+HEADS_OF_WIDTH = {1280: 16}  # {width: heads}: ViT-H; the heads of all other released sizes are 64 wide
 
 
 class Tensors(dict[str, Tensor]):
@@ -28,7 +28,7 @@ class Tensors(dict[str, Tensor]):
 
     Attributes:
         origin: {name here: name in the file}.
-        names: the prefixes that were exchanged, (there, here), for the name that a missing tensor would have.
+        names: the pairs of prefixes that were exchanged, (in the file, here), from which the name of a missing tensor in the file follows.
     """
 
     def __init__(self) -> None:
@@ -37,24 +37,24 @@ class Tensors(dict[str, Tensor]):
         self.names: list[tuple[str, str]] = []
 
     def keep(self, prefix: str) -> None:
-        """Drop all others."""
+        """Drop all tensors whose names do not begin with ``prefix``."""
         for name in [name for name in self if not name.startswith(prefix)]:
             del self[name]
 
     def there(self, name: str) -> str:
-        """The name in the file; of a tensor that is missing, the one that it would have beside the others."""
+        """Return the name of a tensor in the file; for a missing tensor, the name that it would have beside the others."""
         if name in self.origin:
             return self.origin[name]
         possible = [pair for pair in self.names if name.startswith(pair[1])]
         used = [pair for pair in possible if pair[1] == name or any(other.startswith(pair[0]) for other in self.origin.values())]
-        there, here = (used or possible or [("", "")])[0]
-        return there + name.removeprefix(here)
+        file_prefix, our_prefix = (used or possible or [("", "")])[0]
+        return file_prefix + name.removeprefix(our_prefix)
 
     def shape(self, name: str, dims: int) -> torch.Size:
-        """The shape of a tensor that sizes are read from.
+        """Return the shape of a tensor, from which sizes are read.
 
         Raises:
-            ConfigError: it is missing, empty, or has another number of dimensions.
+            ConfigError: the tensor is missing or empty, or does not have ``dims`` dimensions.
         """
         if name not in self:
             raise ConfigError(f"{self.there(name)} is missing, so it is not a network of this layout")
@@ -64,20 +64,20 @@ class Tensors(dict[str, Tensor]):
         return shape
 
     def count(self, pattern: str, most: int = BLOCKS) -> int:
-        """One more than the largest number that the pattern's group has in a name; 0 where none matches.
+        """Return one more than the largest number that the group of ``pattern`` matches in a name; 0 if it matches none.
 
         Raises:
-            ConfigError: it is more than ``most``: a name can count anything, and what follows goes from one to the next.
+            ConfigError: the result exceeds ``most``: a name may hold any number, and callers iterate up to it.
         """
-        found = ((name, match[1].lstrip("0") or "0") for name in self if (match := re.match(pattern, name)))
-        name, largest = max(found, key=lambda pair: (len(pair[1]), pair[1]), default=("", "-1"))
+        numbers = ((name, match[1].lstrip("0") or "0") for name in self if (match := re.match(pattern, name)))
+        name, largest = max(numbers, key=lambda pair: (len(pair[1]), pair[1]), default=("", "-1"))
         if len(largest) > len(str(most)) or int(largest) >= most:
             raise ConfigError(f"{self.there(name)[:LONGEST]} is one of more than {most:,}, and no network of this layout has as many")
         return 1 + int(largest)
 
 
 def fields(tensors: Tensors) -> dict[str, Any]:
-    """The fields of ``backbone`` and ``data`` that the shapes tell, dotted.
+    """Return the fields of ``backbone`` and ``data``, with dotted names, that the shapes tell.
 
     Raises:
         ConfigError: a tensor that tells a size is missing or has an impossible shape.
@@ -89,20 +89,20 @@ def _vit(tensors: Tensors) -> dict[str, Any]:
     dim, _, patch_px, _ = tensors.shape("backbone.patch_embed.proj.weight", 4)
     registers = tensors.shape("backbone.reg_token", 3)[1] if "backbone.reg_token" in tensors else 0
     positions_1TD = tensors.shape("backbone.pos_embed", 3)
-    # DeiT III and DINOv2 with registers give positions to patches alone
-    special = 0 if is_square(positions_1TD[1]) and not is_square(positions_1TD[1] - 1 - registers) else 1 + registers
-    num_patches = positions_1TD[1] - special
+    # in DeiT III and in DINOv2 with registers, only patches have positions
+    num_prefix = 0 if is_square(positions_1TD[1]) and not is_square(positions_1TD[1] - 1 - registers) else 1 + registers
+    num_patches = positions_1TD[1] - num_prefix
     side = math.isqrt(max(num_patches, 0))
     if side < 1 or side**2 != num_patches or positions_1TD[2] != dim:
         reason = f"positions of {counted(1 + registers, 'special token')} and a square grid of width {dim} are expected"
         raise ConfigError(f"{tensors.there('backbone.pos_embed')} has shape {tuple(positions_1TD)}; {reason}")
-    patches_ND = tensors["backbone.pos_embed"][0, special:].float()
-    fixed = dim % 4 == 0 and torch.allclose(patches_ND, sincos_positions((side, side), dim), atol=1e-4)
+    patches_ND = tensors["backbone.pos_embed"][0, num_prefix:].float()
+    is_sincos = dim % 4 == 0 and torch.allclose(patches_ND, sincos_positions((side, side), dim), atol=1e-4)
     return {
         **_named("vit", _transformer(tensors) | {"embed_dim": dim, "patch_size": patch_px}),
         "backbone.reg_tokens": registers,
         "backbone.layer_scale": LAYER_SCALE if "backbone.blocks.0.ls1.gamma" in tensors else None,
-        "backbone.positions": "sincos" if fixed else "learned",
+        "backbone.positions": "sincos" if is_sincos else "learned",
         "data.image_size": side * patch_px,
     }
 
@@ -123,7 +123,7 @@ def _swin(tensors: Tensors) -> dict[str, Any]:
     length, heads = tensors.shape("backbone.layers.0.blocks.0.attn.relative_position_bias_table", 2)
     window = (math.isqrt(length) + 1) // 2
     hidden, _ = tensors.shape("backbone.layers.0.blocks.0.mlp.fc1.weight", 2)
-    # masks of shifted windows, one for each window: only the authors' files have them
+    # only the authors' files have the masks of shifted windows, one for each window
     masks = ((re.match(r"backbone\.layers\.(\d+)\..*attn_mask$", name), mask) for name, mask in tensors.items())
     patches = (2 ** int(match[1]) * math.isqrt(len(mask)) * window for match, mask in masks if match)
     sizes = {"embed_dim": dim, "patch_size": patch_px, "num_heads": heads, "mlp_ratio": hidden / dim}
@@ -158,7 +158,7 @@ def _cvt(tensors: Tensors) -> dict[str, Any]:
     return _named("cvt", sizes) | {"backbone.variant": "drloc", "data.image_size": USUAL_SIZE_PX}
 
 
-# a tensor that only one family has -> what reads its sizes
+# name pattern of a tensor that only one family has -> function that reads the family's sizes
 MARKERS = {
     r"backbone\.tokens_to_token\..*": _t2t,
     r"backbone\.layers\.0\..*relative_position_bias_table": _swin,
@@ -173,13 +173,13 @@ def _most_stages(family: str) -> int:
 
 
 def _named(family: str, sizes: dict[str, Any]) -> dict[str, Any]:
-    """The named size with the fewest fields beside it, and these fields."""
+    """Return the named size that needs the fewest fields beside it, and these fields."""
     candidates = {name: _beside(name, sizes) for name in FAMILIES[family].sizes}
     name = min(candidates, key=lambda candidate: len(candidates[candidate]))
     return {"backbone.name": name, **{f"backbone.{field}": value for field, value in candidates[name].items()}}
 
 
 def _beside(name: str, sizes: dict[str, Any]) -> dict[str, Any]:
-    """The fields in which a network differs from a named size."""
+    """Return the fields in which ``sizes`` differs from the named size."""
     usual = SIZES[name]._asdict() | {"depths": list(SIZES[name].depths), "depth": SIZES[name].depths[0]}
     return {field: value for field, value in sizes.items() if value != usual[field]}

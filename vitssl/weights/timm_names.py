@@ -1,4 +1,4 @@
-"""What a run's network is called in timm, and under which names timm holds its tensors."""
+"""The names that timm has for a run's network and for its tensors."""
 
 from __future__ import annotations
 
@@ -15,40 +15,44 @@ from vitssl.model import Model
 
 VIT = {"vit_tiny": "vit_tiny_patch16_224", "vit_small": "vit_small_patch16_224", "vit_base": "vit_base_patch16_224"}
 VIT |= {"vit_large": "vit_large_patch16_224", "vit_pico": "vit_tiny_patch16_224"}
-HEAD = {"vit": "head", "swin": "head.fc", "resnet": "fc"}  # where timm has the classifier
+HEAD = {"vit": "head", "swin": "head.fc", "resnet": "fc"}  # timm's name of the classifier
 INSTEAD = "export --to onnx, which has all of the network, or the backbone alone (--backbone)"
 
 
 class Architecture(NamedTuple):
-    """``timm.create_model(name, **args)``; the arguments are plain values."""
+    """A call of ``timm.create_model(name, **args)``, whose arguments are plain values."""
 
     name: str
     args: dict[str, Any]
 
     def call(self) -> str:
-        """As Python code."""
+        """Return the call as Python code."""
         return f"timm.create_model({', '.join([repr(self.name), *(f'{name}={value!r}' for name, value in self.args.items())])})"
 
 
 def architecture(run: Run, num_classes: int) -> Architecture:
-    """The timm model with the same network.
+    """Return the timm model that is the Run's network.
 
     Args:
-        run: its Run.
-        num_classes: 0: the backbone alone.
+        run: the Run.
+        num_classes: outputs of the classifier; 0: the backbone alone.
 
     Raises:
         ConfigError: timm has no such network.
     """
-    if (found := same_in_timm(run, num_classes)) is None:
+    if (result := same_in_timm(run, num_classes)) is None:
         if config.module(run.backbone) == "timm":
             raise ConfigError(f"timm's {run.backbone.timm_model} has another classifier; {INSTEAD}")
         raise ConfigError(f"timm has no network like this {run.backbone.name}; export --to safetensors (with our names) or onnx")
-    return found
+    return result
 
 
 def same_in_timm(run: Run, num_classes: int) -> Architecture | None:
-    """As ``architecture``; None where timm has none."""
+    """Return the timm model that is the Run's network (see ``architecture``), or None if timm has no such network.
+
+    Raises:
+        ConfigError: timm has no classifier like the Run's.
+    """
     family, size, backbone = config.module(run.backbone), config.size_of(run.backbone), run.backbone
     pool = {"cls": "token", "mean": "avg"}[_head(run).pool] if num_classes else {"vit": "token"}.get(family, "avg")
     args: dict[str, Any] = {"num_classes": num_classes, "global_pool": pool}
@@ -64,34 +68,35 @@ def same_in_timm(run: Run, num_classes: int) -> Architecture | None:
         return Architecture("swin_tiny_patch4_window7_224", args | {"window_size": backbone.window_size or 7})
     if family == "resnet" and size.embed_dim == 64 and len(size.depths) == 4:
         return Architecture("resnet50", args | {"layers": list(size.depths)})
-    if family == "timm" and not num_classes:  # what each of its networks has before its classifier differs
+    if family == "timm" and not num_classes:  # timm's networks differ in what comes before the classifier
         return Architecture(backbone.timm_model or "", timm_networks.arguments(backbone, run.data.image_size))
     return None
 
 
 def _head(run: Run) -> ClassifyConfig:
-    """The classifier's config.
+    """Return the classifier's config.
 
     Raises:
-        ConfigError: timm has none like it.
+        ConfigError: timm has no classifier like it.
     """
     head = run.objectives.classify
     assert head is not None, "the run classifies"
-    several = {"extra_heads": bool(head.extra_heads), "hidden_dim": head.hidden_dim is not None, "blocks": head.blocks > 1}
-    several["pool"] = head.pool not in ("cls", "mean")
-    if wrong := next((name for name, is_set in several.items() if is_set), None):
-        raise ConfigError(f"timm's networks have no classifier with {getattr(head, wrong)!r}; {INSTEAD}", f"objectives.classify.{wrong}")
+    unsupported = {"extra_heads": bool(head.extra_heads), "hidden_dim": head.hidden_dim is not None, "blocks": head.blocks > 1}
+    unsupported["pool"] = head.pool not in ("cls", "mean")
+    if field := next((name for name, is_set in unsupported.items() if is_set), None):
+        raise ConfigError(f"timm's networks have no classifier with {getattr(head, field)!r}; {INSTEAD}", f"objectives.classify.{field}")
     return head
 
 
 def named_tensors(network: Model, run: Run, classifier: bool) -> dict[str, Tensor]:
-    """The network's tensors under timm's names, where timm has the network; else under those that its family has here, which for CvT and
-    T2T-ViT are their authors'.
+    """Return the network's tensors under timm's names, or under the names of its family here if timm lacks the network.
+
+    The family's names here are the authors' for CvT and T2T-ViT.
 
     Args:
         network: the Model.
         run: its Run.
-        classifier: with the classifier; a batch norm before it (as in MAE's linear probe) becomes part of it.
+        classifier: include the classifier; a batch norm before it (as in MAE's linear probe) becomes part of it.
 
     Raises:
         ConfigError: the classifier is more than a linear layer.
