@@ -1,4 +1,4 @@
-"""``vitssl COMMAND``: parse, call, print; no logic. A user's mistake is one line and exit code 2."""
+"""``vitssl COMMAND``: parses arguments, calls the package and prints; no logic. A user's mistake is one line and exit code 2."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 class _Version(argparse.Action):
-    """Prints it; asks git only then."""
+    """The action of ``--version``: prints the version, and asks git for the commit only then."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         print(version.describe())
@@ -63,14 +63,14 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _shards_parser(commands)
     settings = {f"--{f.name}": f"--set {f.name}=VALUE" for kind in KINDS.values() for f in dataclasses.fields(kind)} | EMA
-    what = "evaluate a run: the accuracy of its classifier, or of a probe on its features"
-    add = command(commands, "evaluate", _evaluate, what, settings)
+    help_text = "evaluate a run: the accuracy of its classifier, or of a probe on its features"
+    add = command(commands, "evaluate", _evaluate, help_text, settings)
     add("folders", nargs="+", metavar="folder", type=Path, help="run folder; several print one line each")
     add("--type", default="classification", help=f"{', '.join(KINDS)}; of these {listed(OF_FEATURES)} look at features")
     add("--shards", help="other shards, of the same classes or some of them, by their names")
     add("--split", default="test", help="train, val (held out) or test as defined by the run's data, or a split of the shards")
     add_set(add, "fields of the evaluator, for example --type knn --set k=10")
-    add_weights(add, choices=None)  # the evaluator's fields say which
+    add_weights(add, choices=None)  # the evaluator's config checks the choice
     add = command(
         commands, "predict", _predict, "predict class probabilities of images", dict.fromkeys(("--out", "--output"), "--csv") | EMA
     )
@@ -82,8 +82,8 @@ def _parser() -> argparse.ArgumentParser:
     add_runs(add)
     weights.add_parsers(commands)
     add = command(commands, "report", _report, "write tables, plots and pages of a sweep")
-    which = "sweep folder, for example runs/quickstart, or its name in runs/"
-    add("folders", nargs="+", type=sweep_folder.named, metavar="folder", help=which)
+    folders_help = "sweep folder, for example runs/quickstart, or its name in runs/"
+    add("folders", nargs="+", type=sweep_folder.named, metavar="folder", help=folders_help)
     add("--columns", type=names, help="columns of the main table and table.tex, comma-separated, for example accuracy,gmacs,kwh")
     _analyze_parser(commands)
     add = command(
@@ -96,8 +96,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--yes", action="store_true", help="delete without asking")
     add = command(commands, "fields", _fields, "list all fields with type, default and meaning, and what to type for a method")
-    what = "part of a dotted name, such as warmup, a pattern such as 'optim.*', a method, or words of a meaning"
-    add("pattern", nargs="?", default="", help=what)
+    help_text = "part of a dotted name, such as warmup, a pattern such as 'optim.*', a method, or words of a meaning"
+    add("pattern", nargs="?", default="", help=help_text)
     add = command(commands, "bench", _bench, "measure speed on this machine, as ratios of alternatives timed side by side")
     add("--images", type=Path, help="folder of class folders with images; default: the digits as 32-px JPEG files")
     add("--only", default="", help="comparisons to make, comma-separated; default: all that this machine can run")
@@ -186,8 +186,8 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     if arguments.weights == "best":
         raise ConfigError("write --checkpoint best.pt in its place", "--weights")
     fields = {name: getattr(arguments, name) for name in ("type", "shards", "split", "weights")}
-    if again := next((name for word in arguments.fields if (name := word.partition("=")[0]) in fields), None):
-        raise ConfigError(f"write --{again} in its place", f"--set {again}")
+    if repeated := next((name for word in arguments.fields if (name := word.partition("=")[0]) in fields), None):
+        raise ConfigError(f"write --{repeated} in its place", f"--set {repeated}")
     try:
         cfg = parse(arguments.type, fields, arguments.fields)
         from vitssl.training.evaluate import evaluate_folder
@@ -196,11 +196,11 @@ def _evaluate(arguments: argparse.Namespace) -> None:
             which = {"run": folder.resolve().name} if len(folders) > 1 else {}
             print(json.dumps(which | evaluate_folder(folder, cfg, arguments.checkpoint)), flush=True)
             note_unfinished(folder, arguments.checkpoint)
-    except ConfigError as error:  # by the name of what was typed
-        whole = f"evals.{arguments.type}"
-        of, _, last = error.field.rpartition(".")
+    except ConfigError as error:  # names the option that was typed instead of the config's field
+        prefix = f"evals.{arguments.type}"
+        owner, _, last = error.field.rpartition(".")
         typed = f"--{last}" if last in fields else f"--set {last}"
-        raise ConfigError(error.reason, typed if of == whole else "" if error.field == whole else error.field, error.place) from None
+        raise ConfigError(error.reason, typed if owner == prefix else "" if error.field == prefix else error.field, error.place) from None
 
 
 def _predict(arguments: argparse.Namespace) -> int:
@@ -208,8 +208,8 @@ def _predict(arguments: argparse.Namespace) -> int:
 
     if arguments.csv is not None:
         check_out(arguments.csv)
-    named, images = runs_and_images([arguments.folder, *arguments.images])
-    folders, files = that_classify(runs_of(named)), image_files(images)
+    run_paths, image_paths = runs_and_images([arguments.folder, *arguments.images])
+    folders, files = that_classify(runs_of(run_paths)), image_files(image_paths)
 
     from vitssl.cli.predict import check_runs, predict
     from vitssl.trained import load
@@ -236,7 +236,7 @@ def _report(arguments: argparse.Namespace) -> None:
     from vitssl.report.tables import main_table
 
     main_table.check(arguments.columns or [])
-    for sweep in [report.read(folder) for folder in arguments.folders]:  # all before any is written
+    for sweep in [report.read(folder) for folder in arguments.folders]:  # all are read before any report is written
         page = report.write(sweep, arguments.columns)
         print(report.summary(sweep, columns=arguments.columns))
         print(f"report: {page}")
@@ -263,14 +263,14 @@ def _analyze(arguments: argparse.Namespace) -> None:
 def _prune(arguments: argparse.Namespace) -> None:
     from vitssl.cli import prune
 
-    if not (found := prune.find(arguments.runs)):
+    if not (leftovers := prune.find(arguments.runs)):
         print(f"{arguments.runs}: nothing to remove")
         return
-    print(printable(prune.listing(found)))
+    print(printable(prune.listing(leftovers)))
     if not arguments.yes and not agreed("Remove all of it?"):
         print("nothing was removed")
         return
-    number, size = prune.remove(found)
+    number, size = prune.remove(leftovers)
     print(f"removed {prune.in_units(size)} in {counted(number, 'place')}")
 
 

@@ -1,4 +1,4 @@
-"""What the groups of commands share."""
+"""Arguments, checks and notes that the groups of commands share."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ WEIGHTS = "model, ema (averaged weights, if the run has loop.ema_decay) or teach
 
 
 def command(commands: argparse._SubParsersAction, name: str, call: object, help_text: str, elsewhere: dict[str, str] | None = None):
+    """Add a command that runs ``call``, and return the function that adds its arguments.
+
+    Args:
+        elsewhere: what to type for options that people look for here, by option.
+    """
     parser = commands.add_parser(name, help=help_text, description=help_text)
     parser.elsewhere = elsewhere or {}
     parser.set_defaults(call=call)
@@ -33,20 +38,20 @@ def add_weights(add: Callable[..., object], choices: tuple[str, ...] | None = ("
 
 
 def add_runs(add: Callable[..., object]) -> None:
-    """What `runs_and_classes` reads."""
+    """Add the arguments that `runs_and_classes` reads."""
     add("runs", nargs="+", type=Path, metavar="run", help="run folder or run.yaml")
     add("--classes", type=numbers, help="number of classes per run, comma-separated; needed if the shards do not exist yet")
     add("--json", action="store_true", help="print one line of JSON per run")
 
 
 def runs_and_classes(arguments: argparse.Namespace) -> tuple[list[Path], list[Run], list[int]]:
-    """The folders, the Runs in them, trained or not, and of each the number of classes."""
+    """Return the run folders, their Runs (trained or not), and the number of classes of each."""
     from vitssl import config
     from vitssl.data.index import load_index
 
     folders = runs_of(arguments.runs)
     runs = [config.load(folder) for folder in folders]
-    classes = arguments.classes or [len(load_index(one.data.shards).classes) for one in runs]
+    classes = arguments.classes or [len(load_index(cfg.data.shards).classes) for cfg in runs]
     if len(classes) != len(runs):
         raise config.ConfigError(f"{counted(len(classes), 'number')} for {counted(len(runs), 'run')}", "--classes")
     return folders, runs, classes
@@ -81,7 +86,7 @@ def names(text: str) -> list[str]:
 
 
 def agreed(question: str) -> bool:
-    """Ask at the terminal; only y and yes are a yes.
+    """Ask at the terminal, and return whether the answer is y or yes.
 
     Raises:
         ConfigError: there is no terminal.
@@ -97,30 +102,38 @@ def agreed(question: str) -> bool:
 
 
 def run(path: Path) -> Path:
-    """The folder of a run whose run.yaml can be read. A mistake is told before torch is loaded, which takes seconds.
+    """Return the folder of the run that ``path`` names, after checking that its run.yaml can be read.
+
+    A mistake is thus reported before torch is loaded, which takes seconds.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: ``path`` names no run, or its run.yaml cannot be read.
     """
     return runs_of([path])[0]
 
 
 def runs_of(paths: Sequence[Path], checkpoint: str | None = None) -> list[Path]:
-    """The same of several; where a checkpoint is wanted, those of them that have it, if one has."""
+    """Return the folders of the runs that ``paths`` name, after checking that the run.yaml of each can be read.
+
+    If any of the runs has ``checkpoint``, those without it are left out, and a note says so.
+
+    Raises:
+        ConfigError: a path names no run, or a run.yaml cannot be read.
+    """
     from vitssl import config
     from vitssl.paths import note_left_out, run_folders
 
     folders = run_folders(paths)
     for folder in folders:
         config.load(folder)
-    able = [folder for folder in folders if checkpoint is None or (folder / checkpoint).exists()]
-    if able:
-        note_left_out([folder for folder in folders if folder not in able], f"without {checkpoint}")
-    return able or folders
+    chosen = [folder for folder in folders if checkpoint is None or (folder / checkpoint).exists()]
+    if chosen:
+        note_left_out([folder for folder in folders if folder not in chosen], f"without {checkpoint}")
+    return chosen or folders
 
 
 def note_unfinished(folder: Path, checkpoint: str) -> None:
-    """That a run is still to be trained."""
+    """Print a note if the run is not fully trained."""
     from vitssl.run_folder import LAST, is_trained
 
     if not is_trained(folder):

@@ -24,22 +24,26 @@ from vitssl.trained import Trained
 def write(
     trained: Trained, shards: Path, out: Path, split: str = "test", blocks: Sequence[int] = (), tokens: bool = False
 ) -> dict[str, np.ndarray]:
-    """Write and give the features of images as a run's evaluation sees them, in float32.
+    """Write the features of a split's images to ``out``, and return them as arrays by name.
 
-    ``cls`` (N, D), where the backbone has a class token, ``reg`` (N, D), the mean of its registers, and ``mean`` (N, D) of the patch
-    tokens, after the final norm; for each of ``blocks`` ``cls_block<i>`` and so on, before it; ``labels`` (N,), -1 where there is none, and
-    ``index`` (N,), the images' places in the shards' index, int64; ``classes``, the names of the shards' classes; ``names`` (N,), what the
-    shards' source calls the images, where that is known (`vitssl.data.building.names`); ``part`` (N,), of the shards that the run was
-    trained on: what it had each image for, train, val (held out), test, or nothing ("").
+    Images are seen as by the run's evaluation; features are float32. The arrays are:
+
+    - ``cls`` (N, D), the class token, and ``reg`` (N, D), the mean of the registers, if the backbone has them, and ``mean`` (N, D), the
+      mean of the patch tokens: after the final norm. For each of ``blocks``, ``cls_block<i>`` and so on: before the norm.
+    - ``labels`` (N,), -1 for images without a label, and ``index`` (N,), the positions of the images in the shards' index: int64.
+    - ``classes``, the names of the shards' classes.
+    - ``names`` (N,), what the shards' source calls the images, if that is known (`vitssl.data.building.names`).
+    - ``part`` (N,), only for the shards that the run was trained on: what it used each image for, train, val (held out), test, or
+      nothing ("").
 
     Args:
         trained: the run.
-        shards: of any classes.
-        out: a new file.
-        split: of the shards, or several joined by ``+``.
-        blocks: as `Trained.features` has them.
-        tokens: also ``tokens`` (N, patch tokens, D), and ``tokens_block<i>``; of a network with masked tokens these, ``masked_tokens``
-            (N, J, D), and the weights of the patch tokens in them, ``selection`` (N, J, patch tokens).
+        shards: shards with any classes.
+        out: the file to write, which must not exist.
+        split: a split of the shards, or several joined by ``+``.
+        blocks: the blocks whose features are added, numbered as for `Trained.features`.
+        tokens: also add ``tokens`` (N, patch tokens, D) and ``tokens_block<i>``. A network with masked tokens adds those as
+            ``masked_tokens`` (N, J, D), and the weights of the patch tokens in them as ``selection`` (N, J, patch tokens).
 
     Raises:
         ConfigError: no such shards, split or block, or ``out`` exists.
@@ -72,7 +76,7 @@ def write(
 
 
 def _parts(index: Index, run: Run) -> np.ndarray:
-    """What a Run has each image of its shards for, of the whole index."""
+    """Return what a run uses each image of its shards' index for: train, val, test, or nothing ("")."""
     split, parts = split_of(index, run), np.full(len(index), "", dtype="<U5")
     for name in ("train", "val", "test"):
         parts[getattr(split, name)] = name
@@ -80,8 +84,10 @@ def _parts(index: Index, run: Run) -> np.ndarray:
 
 
 def _arrays(features: Features, suffix: str, trained: Trained, tokens: bool) -> dict[str, np.ndarray]:
-    there = config.capabilities(trained.run.backbone) if features.prefix_BPD.shape[1] else set()  # not in every stage of a backbone
-    arrays = {pool: features.pooled(pool) for pool in ("cls", "reg") if pool in there}
+    """Return the arrays of one place in the backbone, by name with ``suffix``."""
+    # not every stage of a backbone has prefix tokens
+    available = config.capabilities(trained.run.backbone) if features.prefix_BPD.shape[1] else set()
+    arrays = {pool: features.pooled(pool) for pool in ("cls", "reg") if pool in available}
     arrays["mean"] = features.pooled("mean")
     if tokens:
         arrays["tokens"] = features.tokens_BND

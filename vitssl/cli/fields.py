@@ -1,4 +1,4 @@
-"""The reference of everything that may be written, as ``vitssl fields`` prints it: fields with type, default and meaning, and methods."""
+"""The reference that ``vitssl fields`` prints: all fields with type, default and meaning, and the methods of papers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WIDTH = 79
 
 
 def sections() -> dict[str, list[Field]]:
-    """{title: fields}, in the order in which somebody who writes a sweep meets them."""
+    """Return {title: fields}, in the order in which somebody who writes a sweep meets them."""
     return {
         "A sweep file": list(fields_of(SweepFile)),
         "A Run: in a sweep's defaults, stages and axes, or on the command line": list(fields_of(Run)),
@@ -31,25 +31,25 @@ def sections() -> dict[str, list[Field]]:
 
 
 def listing(pattern: str = "") -> str:
-    """The reference in lines of at most 79 characters; fields that several places share are listed at the first one.
+    """Return the reference in lines of at most 79 characters; fields that several places share are listed only at the first one.
 
     Args:
-        pattern: a part of the fields' dotted names, or with * and ? a pattern of them; or a method; or where there is none of these
-            words of the fields' meanings. Empty: all.
+        pattern: a part of dotted field names, a pattern of them with * and ?, or a method; if none of these matches, words of the
+            fields' meanings. Empty: everything.
 
     Raises:
-        ConfigError: nothing matches; it says what was probably meant.
+        ConfigError: nothing matches; the message says what was probably meant.
     """
     parts = _of_fields(pattern, lambda field: field.name)
-    if of_papers := [m for m in METHODS if not pattern or m is method(pattern) or _matches(m.title, pattern)]:
-        parts.append("\n".join([_underlined("Methods of papers, and what to type"), *map(_method, of_papers)]))
+    if methods := [m for m in METHODS if not pattern or m is method(pattern) or _matches(m.title, pattern)]:
+        parts.append("\n".join([_underlined("Methods of papers, and what to type"), *map(_method, methods)]))
     if not (parts := parts or _of_fields(pattern, lambda field: field.meaning)):
         raise _nothing(pattern)
     return "\n\n".join(parts)
 
 
 def _of_fields(pattern: str, text: Callable[[Field], str]) -> list[str]:
-    """The sections' fields of which a text matches."""
+    """Return the sections with the fields whose ``text`` matches ``pattern``; names with a word that begins with it come first."""
     parts = []
     for title, fields in sections().items():
         chosen = [field for field in fields if _matches(text(field), pattern)]
@@ -59,18 +59,20 @@ def _of_fields(pattern: str, text: Callable[[Field], str]) -> list[str]:
 
 
 def _matches(name: str, pattern: str) -> bool:
+    """Whether ``name`` contains ``pattern``, or matches it if that has * or ?; case does not matter."""
     name, pattern = name.lower(), pattern.lower()
     return fnmatch.fnmatchcase(name, pattern) if "*" in pattern or "?" in pattern else pattern in name
 
 
 def _in_a_word(name: str, pattern: str) -> bool:
-    """Does what was asked for begin no word of a name (lr in simclr, but not in lr_rule)?"""
+    """Whether ``pattern`` begins no word of ``name``: true for lr in simclr, but not in lr_rule."""
     return not re.search(rf"(?:^|[._]){re.escape(pattern)}", name, re.IGNORECASE)
 
 
 def _entries(fields: Sequence[Field]) -> Iterator[str]:
+    """Yield the entries of fields, each of them once; a part whose fields are listed elsewhere refers to that place."""
     listed: set[tuple[type, str]] = set()
-    first_place: dict[type, str] = {}  # of a set of fields
+    first_place: dict[type, str] = {}  # the first field that has a part of this type
     for field in fields:
         if (field.owner, field.own_name) in listed:
             continue
@@ -100,6 +102,7 @@ def _underlined(title: str) -> str:
 
 
 def _nothing(pattern: str) -> ConfigError:
+    """Return the error for a pattern that matches nothing, with what was probably meant."""
     words = sorted({word for fields in sections().values() for field in fields for word in field.own_name.split("_")})
     near = meant(pattern) or meant_roughly(pattern, [*words, *(m.title.lower() for m in METHODS)])
     return ConfigError(f"no field matches {pattern!r}{did_you_mean(near) or '; vitssl fields lists all'}")

@@ -1,4 +1,4 @@
-"""Classify image files, and all images of folders: a line for each, or a row of a CSV file."""
+"""Classification of image files, with a printed line or a row of a CSV file for each."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from vitssl.terminal import console
 from vitssl.trained import Trained, predict_each
 from vitssl.words import as_cell, counted, few, note, one_line
 
-BEST = 5  # classes of a printed line
+BEST = 5  # classes in a printed line
 
-Write = Callable[[Path, Tensor], None]  # an image and its class probabilities (K,)
+Write = Callable[[Path, Tensor], None]  # takes the path of an image and its class probabilities (K,)
 
 
 def check_runs(runs: Sequence[Trained]) -> None:
     """Refuse runs that cannot predict together.
 
     Raises:
-        ConfigError: one that predicts no classes, or other ones than the first.
+        ConfigError: a run predicts no classes, or other classes than the first run.
     """
     for run in runs:
         run.check_predicts()
@@ -42,10 +42,13 @@ def check_runs(runs: Sequence[Trained]) -> None:
 
 
 def note_of_kinds(runs: Sequence[Trained]) -> str | None:
-    """That the runs differ in more than their seeds and what they start from: a pattern of names may match more than was meant."""
+    """Return a note if the runs differ in more than their seeds and the weights they start from, otherwise None.
+
+    A pattern of names may match more runs than was meant.
+    """
     all_fields = [_fields(run.run) for run in runs]
     values = {key: Counter(str(fields.get(key)) for fields in all_fields) for key in dict.fromkeys(chain(*all_fields))}
-    if not (differ := [key for key, found in values.items() if len(found) > 1]):
+    if not (differ := [key for key, counts in values.items() if len(counts) > 1]):
         return None
     kinds = ", ".join(f"{number} x {value}" for value, number in values[differ[0]].items())
     others = f" and {counted(len(differ) - 1, 'more field')}" if differ[1:] else ""
@@ -53,7 +56,7 @@ def note_of_kinds(runs: Sequence[Trained]) -> str | None:
 
 
 def _fields(run: Run) -> dict[str, Any]:
-    """{dotted field: value} but for seeds and evaluators; of weights to start from, the fields of the run that they are of."""
+    """Return {dotted field: value} without seeds and evaluators; a run to start from is given by its own fields instead of its path."""
     fields = dotted(dataclasses.asdict(dataclasses.replace(run, evals={}))) | dict.fromkeys(checkpoints(run), "weights")
     for name, start in checkpoints(run).items():
         with suppress(ConfigError):  # a run that is gone, or damaged, is not needed to predict
@@ -62,12 +65,12 @@ def _fields(run: Run) -> dict[str, Any]:
 
 
 def predict(runs: Sequence[Trained], files: Sequence[Path], out: Path | None = None) -> int:
-    """Print the best classes of each image, or write the probabilities of all as a row of ``out``; of several runs, their means.
+    """Print the best classes of each image, or write all its probabilities as a row of ``out``; several runs are averaged.
 
-    The columns are path, class, probability (that class's), and one with the name of each class.
+    The columns of ``out`` are path, class, probability (of that class), and one column per class with its name.
 
     Returns:
-        How many could not be read; each is named on stderr, and the others have their rows.
+        The number of images that could not be read; each is named on stderr, and the others have their lines or rows.
 
     Raises:
         ConfigError: ``out`` exists, or cannot be written.
@@ -88,12 +91,13 @@ def predict(runs: Sequence[Trained], files: Sequence[Path], out: Path | None = N
 
 
 def _means(runs: Sequence[Trained], files: Sequence[Path]) -> Iterator[Tensor | ConfigError]:
-    """The mean of the runs' class probabilities (K,) of each image, or what is wrong with it."""
+    """Yield the class probabilities (K,) of each image as means over the runs, or the error if the image cannot be read."""
     for result in predict_each(runs, files):
         yield result if isinstance(result, ConfigError) else result.mean(0)
 
 
 def _shown(results: Iterable, total: int, show: bool) -> Iterable:
+    """Return the results, with a progress bar if ``show`` is set and stderr is a terminal."""
     screen = console(stderr=True)
     if not (show and screen.is_terminal):
         return results  # a disabled bar of rich 13 leaves an empty line
@@ -102,6 +106,8 @@ def _shown(results: Iterable, total: int, show: bool) -> Iterable:
 
 @contextmanager
 def _printed(classes: list[str]) -> Iterator[Write]:
+    """Yield a function that prints the best classes of an image."""
+
     def write(path: Path, probabilities: Tensor) -> None:
         best = probabilities.topk(min(BEST, len(classes)))
         shown = "  ".join(f"{classes[k]} {p:.3f}" for p, k in zip(best.values.tolist(), best.indices.tolist(), strict=True))
@@ -112,10 +118,11 @@ def _printed(classes: list[str]) -> Iterator[Write]:
 
 @contextmanager
 def _rows(out: Path, classes: list[str]) -> Iterator[Write]:
+    """Yield a function that writes the row of an image to ``out``, which is there once all rows are written."""
     check_out(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    written = {"newline": "", "encoding": "utf-8", "errors": "surrogateescape"}  # names of files may be no UTF-8
-    with replacing(out) as temporary, temporary.open("w", **written) as stream:
+    options = {"newline": "", "encoding": "utf-8", "errors": "surrogateescape"}  # file names need not be UTF-8
+    with replacing(out) as temporary, temporary.open("w", **options) as stream:
         rows = csv.writer(stream, lineterminator="\n")
         rows.writerow(["path", "class", "probability", *map(as_cell, classes)])
 

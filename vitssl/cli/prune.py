@@ -1,7 +1,7 @@
-"""What a folder of runs holds that nothing needs any more: found, shown with its size, and removed.
+"""Finding, listing and removing files in a folder of runs that nothing needs any more.
 
-The weights of a run's last checkpoint, the best one and its records stay. What belongs to a run that may still be trained or evaluated is
-never touched, nor a checkpoint whose name stands in another run's `run.yaml`.
+The weights of a run's last checkpoint, its best checkpoint and its records stay. Files of a run that may still be trained or evaluated are
+never touched, nor is a checkpoint that another run's `run.yaml` names.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ class Leftover:
 
     path: Path
     why: str
-    owner: Path  # the folder of its run, or of its sweep
+    owner: Path  # the folder of its run or of its sweep
 
     @cached_property
     def bytes(self) -> int:
-        """That its removal frees: none of a file that has another name, too."""
+        """The bytes that the removal frees; a file that has another hard link frees none."""
         files = self.path.rglob("*") if _is_folder(self.path) else [self.path]
-        return sum(found.st_size for path in files if not _is_folder(path) and (found := path.lstat()).st_nlink == 1)
+        return sum(status.st_size for path in files if not _is_folder(path) and (status := path.lstat()).st_nlink == 1)
 
     def remove(self) -> None:
         shutil.rmtree(self.path) if _is_folder(self.path) else self.path.unlink()
 
 
 class OptimizerState(Leftover):
-    """That in a run's checkpoint, of which the rest stays."""
+    """The optimizer's state in a run's checkpoint, the rest of which stays."""
 
     @cached_property
     def bytes(self) -> int:
@@ -64,25 +64,27 @@ class OptimizerState(Leftover):
         run_checkpoint.drop_optimizer(self.path)
 
     def can_go(self, others: list[Leftover]) -> bool:
-        """Is there one, in a file of this user's that is no link and has no name besides those of the ``others``? Written anew it would
-        else be twice on the disk, or somebody else's."""
+        """Whether there is a state, in a file of this user that is no link and has no hard links besides ``others``.
+
+        Otherwise, rewriting the checkpoint would put it on the disk twice, or change its owner.
+        """
         if self.path.is_symlink():
             return False
-        found = self.path.lstat()
-        same = [other for other in others if not _is_folder(other.path) and other.path.lstat().st_ino == found.st_ino]
-        return found.st_uid == os.getuid() and found.st_nlink == 1 + len(same) and self.bytes > 0
+        status = self.path.lstat()
+        hard_links = [other for other in others if not _is_folder(other.path) and other.path.lstat().st_ino == status.st_ino]
+        return status.st_uid == os.getuid() and status.st_nlink == 1 + len(hard_links) and self.bytes > 0
 
 
 def _is_folder(path: Path) -> bool:
-    """Is it one itself? What a link leads to is somebody else's."""
+    """Whether the path is a folder itself and not a link to one, since what a link leads to belongs to somebody else."""
     return path.is_dir() and not path.is_symlink()
 
 
 def find(runs: Path) -> list[Leftover]:
-    """What can go of all sweeps in a folder, or of the one that it is.
+    """Return everything that can be removed from the sweeps in the folder ``runs``, or from that sweep if it is one.
 
     Raises:
-        ConfigError: there are no runs in it, or a record of one, on which it depends, is damaged.
+        ConfigError: there is no such folder, it has no sweeps, or a record that has to be read is damaged.
     """
     sweeps = [runs] if is_sweep(runs) else sorted(path.parent for path in runs.glob(f"*/{SWEEP}"))
     if not runs.is_dir():
@@ -94,27 +96,31 @@ def find(runs: Path) -> list[Leftover]:
     if find_spec("torch") is None:
         note("optimizer states are not looked for, since torch is not installed here")
     named = _run_files(runs if sweeps != [runs] else runs.absolute().parent)
-    found = [left for sweep in sweeps for path in sorted(sweep.glob("*/run.yaml")) for left in _of_run(path.parent, named)]
-    return found + [left for sweep in sweeps for left in _of_sweep(sweep)]
+    leftovers = [leftover for sweep in sweeps for path in sorted(sweep.glob("*/run.yaml")) for leftover in _of_run(path.parent, named)]
+    return leftovers + [leftover for sweep in sweeps for leftover in _of_sweep(sweep)]
 
 
 def _run_files(runs: Path) -> str:
-    """What is written in every `run.yaml` of a folder of runs, in which a checkpoint may be named."""
+    """Return the text of every `run.yaml` in a folder of runs, in which checkpoints may be named."""
     return "\n".join(read_file(path).decode(errors="replace") for path in (*runs.glob("*/run.yaml"), *runs.glob("*/*/run.yaml")))
 
 
 def _of_run(folder: Path, named: str) -> list[Leftover]:
-    """What of a run is not ``named`` in that of another."""
+    """Return the leftovers of a run that do not occur in ``named``, the text of every `run.yaml`."""
     done = is_finished(folder)
-    found = [left for left in _unneeded(folder, done) if f"{folder.name}/{left.path.name}" not in named]
-    last = OptimizerState(folder / LAST, OPTIMIZER, folder)
-    if done and last.path.is_file() and f"{folder.name}/last.pt" not in named and find_spec("torch") is not None and last.can_go(found):
-        found.append(last)
-    return found
+    files = [leftover for leftover in _unneeded(folder, done) if f"{folder.name}/{leftover.path.name}" not in named]
+    state = OptimizerState(folder / LAST, OPTIMIZER, folder)
+    if done and state.path.is_file() and f"{folder.name}/last.pt" not in named and find_spec("torch") is not None and state.can_go(files):
+        files.append(state)
+    return files
 
 
 def _unneeded(folder: Path, done: bool) -> Iterator[Leftover]:
-    """Files of a run: of one that is done the checkpoints of epochs, of one that is done or failed what a crash left."""
+    """Yield the files of a run that it does not need itself.
+
+    These are checkpoints of epochs and superseded checkpoints if the run is done, and what a crash or a divergence left if it is done or
+    failed.
+    """
     failed = _failed(folder)
     for path in sorted(folder.iterdir()) if done or failed else ():
         if done and KEPT_EPOCH.fullmatch(path.name):
@@ -128,7 +134,7 @@ def _unneeded(folder: Path, done: bool) -> Iterator[Leftover]:
 
 
 def is_finished(folder: Path) -> bool:
-    """Is it trained, with the results of all its evaluators? One with a damaged record counts as not."""
+    """Whether a run is trained and has the results of all its evaluators; a run with a damaged record counts as not finished."""
     try:
         return bool(read_json(folder / DONE)) and not to_evaluate(folder, config.load(folder))
     except ConfigError as error:
@@ -137,12 +143,12 @@ def is_finished(folder: Path) -> bool:
 
 
 def _failed(folder: Path) -> bool:
-    """Did its last attempt fail for good? Whoever submits it again removes the record of that."""
+    """Whether the last attempt of a run failed for good; submitting the run again removes the record of that."""
     return (folder / ERROR).exists() and not is_trained(folder)
 
 
 def _of_sweep(sweep: Path) -> Iterator[Leftover]:
-    """Snapshots of the source that no run names, and what a crash left; where nothing of the sweep can be queued or running."""
+    """Yield a sweep's source snapshots that no run names, and what a crash left; nothing while the sweep may be queued or running."""
     if _may_go_on(sweep):
         return
     records = [read_json(path) for path in sweep.glob("*/job.json")]
@@ -158,9 +164,9 @@ def _of_sweep(sweep: Path) -> Iterator[Leftover]:
 
 
 def _may_go_on(sweep: Path) -> bool:
-    """Can a job of it be queued or running, or its report? Its folders tell, without asking SLURM."""
-    begun = [path.parent for path in sweep.glob(f"*/{SLURM_JOB}")]
-    if not all(is_finished(folder) or _failed(folder) or (folder / CANCELLED).exists() for folder in begun):
+    """Whether a job of the sweep, or of its report, can be queued or running, judged from its folders without asking SLURM."""
+    submitted = [path.parent for path in sweep.glob(f"*/{SLURM_JOB}")]
+    if not all(is_finished(folder) or _failed(folder) or (folder / CANCELLED).exists() for folder in submitted):
         return True
     report, job = sweep / "report" / "report.html", sweep / SLURM_JOB
     if job.exists() and not (sweep / CANCELLED).exists() and (not report.exists() or report.stat().st_mtime < job.stat().st_mtime):
@@ -169,55 +175,56 @@ def _may_go_on(sweep: Path) -> bool:
 
 
 def remove(leftovers: list[Leftover]) -> tuple[int, int]:
-    """Remove them; how many went, and their bytes. Those that stay, as their run or sweep was taken up or they cannot go, are named.
+    """Remove leftovers, and return how many were removed and their bytes.
 
-    Optimizer states go last, the smallest first: a checkpoint is written without it before it goes, and the disk may be full.
+    Those that stay, because their run or sweep was taken up again or because they cannot be removed, are named on stderr. Optimizer states
+    go last, the smallest first: a checkpoint is written anew without its state before the old one goes, and the disk may be full.
     """
-    states = sorted((left for left in leftovers if isinstance(left, OptimizerState)), key=lambda state: state.bytes)
-    files, run_files = [left for left in leftovers if not isinstance(left, OptimizerState)], cache(_run_files)
+    states = sorted((leftover for leftover in leftovers if isinstance(leftover, OptimizerState)), key=lambda state: state.bytes)
+    files, run_files = [leftover for leftover in leftovers if not isinstance(leftover, OptimizerState)], cache(_run_files)
     freed: list[int] = []
-    for some in (files, states):
-        for owner in dict.fromkeys(left.owner for left in some):
-            freed += _remove_of(owner, [left for left in some if left.owner == owner], run_files)
+    for group in (files, states):
+        for owner in dict.fromkeys(leftover.owner for leftover in group):
+            freed += _remove_of(owner, [leftover for leftover in group if leftover.owner == owner], run_files)
     return len(freed), sum(freed)
 
 
 def _remove_of(owner: Path, leftovers: list[Leftover], run_files: Callable[[Path], str]) -> Iterator[int]:
-    """The bytes of each that went."""
+    """Remove leftovers of one run or sweep, and yield the bytes of each that was removed."""
     of_sweep = is_sweep(owner)
-    with _alone(owner) as alone:
-        now = (_of_sweep(owner) if of_sweep else _of_run(owner, run_files(owner.absolute().parent.parent))) if alone else ()
-        still = {left.path for left in now}
-        for left in leftovers:
-            if left.path not in still:
-                note(f"{left.path} stays: its {'sweep' if of_sweep else 'run'} goes on, or another run names it")
+    with _alone(owner) as locked:
+        current = (_of_sweep(owner) if of_sweep else _of_run(owner, run_files(owner.absolute().parent.parent))) if locked else ()
+        current_paths = {leftover.path for leftover in current}
+        for leftover in leftovers:
+            if leftover.path not in current_paths:
+                note(f"{leftover.path} stays: its {'sweep' if of_sweep else 'run'} goes on, or another run names it")
                 continue
-            freed = left.bytes
+            freed = leftover.bytes
             try:
-                left.remove()
+                leftover.remove()
             except (OSError, ConfigError, RuntimeError) as error:
-                known = no_room(error) or error
-                if isinstance(known, RuntimeError):
+                cause = no_room(error) or error
+                if isinstance(cause, RuntimeError):
                     raise
-                note(f"{left.path} stays: it cannot be removed ({known.strerror if isinstance(known, OSError) else known})")
+                note(f"{leftover.path} stays: it cannot be removed ({cause.strerror if isinstance(cause, OSError) else cause})")
                 continue
             yield freed
 
 
 def _alone(owner: Path) -> AbstractContextManager[bool]:
-    """Hold the lock that training a run, or submitting a sweep, takes; False: another process has it."""
+    """Hold the lock that training a run or submitting a sweep takes; the context gives False if another process holds it."""
     return held(owner / (SUBMITTING if is_sweep(owner) else ".lock"), str(owner))
 
 
 def listing(leftovers: list[Leftover]) -> str:
-    """What there is, with sizes, and the sum by kind."""
-    sizes = {left: left.bytes for left in leftovers}
-    lines = [f"{in_units(size):>9}  {os.path.relpath(left.path)}  ({left.why})" for left, size in sizes.items()]
+    """Return a line for each leftover with its size, and a line with the total."""
+    sizes = {leftover: leftover.bytes for leftover in leftovers}
+    lines = [f"{in_units(size):>9}  {os.path.relpath(leftover.path)}  ({leftover.why})" for leftover, size in sizes.items()]
     return "\n".join([*lines, f"{in_units(sum(sizes.values())):>9}  in {counted(len(sizes), 'place')}"])
 
 
 def in_units(size: float) -> str:
-    """Bytes, as people say it: 12 B, 3.4 MB."""
+    """Format a number of bytes for people: 12 B, 3.4 MB."""
     units = iter(("B", "kB", "MB", "GB", "TB"))
     unit = next(units)
     while size >= 1000 and unit != "TB":

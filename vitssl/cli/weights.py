@@ -1,4 +1,4 @@
-"""Commands for what comes from other code, and goes to it."""
+"""Commands that take weights from other code, and give weights and features to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vitssl.words import listed, note
 
 
 def add_parsers(commands: argparse._SubParsersAction) -> None:
-    """What comes from other code, and goes to it."""
+    """Add the commands weights, fits, import, export and features."""
     add = command(commands, "weights", _weights, "download released weights into a file for init_from")
     add("name", help="timm:NAME, for example timm:deit_tiny_patch16_224.fb_in1k")
     add("out", type=Path, nargs="?", help="file to write; without it, only check that these weights exist")
@@ -69,22 +69,22 @@ def _weights(arguments: argparse.Namespace) -> None:
 
 def _fits(arguments: argparse.Namespace) -> None:
     folders, runs, classes = runs_and_classes(arguments)
-    for folder, one, num_classes in zip(folders, runs, classes, strict=True):
+    for folder, cfg, num_classes in zip(folders, runs, classes, strict=True):
         problem = {}
         try:
-            _start(one, num_classes)
+            _start(cfg, num_classes)
         except ConfigError as error:
             if not arguments.json:
                 raise ConfigError(error.reason, error.field, error.place or str(folder)) from None
             problem = {"reason": error.reason, "field": error.field, "place": error.place}
-        print(json.dumps(problem) if arguments.json else f"{folder}: {one.init_from or 'the network'} fits")
+        print(json.dumps(problem) if arguments.json else f"{folder}: {cfg.init_from or 'the network'} fits")
 
 
 def _start(one: Run, num_classes: int) -> None:
-    """All that a start checks of a network, and a step on views of all sizes; without weights from shapes alone.
+    """Check a network as the start of a training does, and make a step on views of all sizes; without weights, on shapes alone.
 
     Raises:
-        ConfigError: it cannot be made, or the weights do not fit it.
+        ConfigError: the network cannot be made, or the weights do not fit it.
     """
     from vitssl import model
     from vitssl.checkpoints import pretrained
@@ -115,10 +115,10 @@ def _export(arguments: argparse.Namespace) -> None:
     folder = run(arguments.folder)
     from vitssl.weights.exporting import export
 
-    how = export(folder, arguments.out, arguments.to, arguments.weights, arguments.checkpoint, arguments.backbone)
+    instruction = export(folder, arguments.out, arguments.to, arguments.weights, arguments.checkpoint, arguments.backbone)
     note_unfinished(folder, arguments.checkpoint)
     print(arguments.out)
-    print(f"load it with {how}", file=sys.stderr)
+    print(f"load it with {instruction}", file=sys.stderr)
 
 
 def _features(arguments: argparse.Namespace) -> None:
@@ -140,5 +140,5 @@ def _features(arguments: argparse.Namespace) -> None:
     print(f"{arguments.out}: {shown}")
     parts = Counter(arrays["part"].tolist()) if "part" in arrays else Counter()
     if len(parts) > 1:
-        had = listed(f"{count:,} for {part or 'nothing'}" for part, count in sorted(parts.items()))
-        note(f"of {arguments.split} the run had {had}, as the array part says of each image")
+        counts = listed(f"{count:,} for {part or 'nothing'}" for part, count in sorted(parts.items()))
+        note(f"of {arguments.split} the run had {counts}, as the array part says of each image")

@@ -1,4 +1,4 @@
-"""What ``vitssl analyze`` left in a run folder, as figures take it."""
+"""The results of ``vitssl analyze`` in a run folder, as figures take them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from vitssl.run_folder import LAST
 
 @dataclass
 class Analysed:
-    """What an analysis of one run wrote, and what the run is called in a figure."""
+    """The results of an analysis of one run, with the label and the look of the run in a figure."""
 
     label: str
     facts: dict[str, Any]
@@ -22,14 +22,14 @@ class Analysed:
 
     @classmethod
     def read(cls, path: Path, label: str, look: dict[str, Any]) -> Analysed:
-        """Of the JSON file; of other weights than the model's last ones the label says which."""
+        """Read the JSON file ``path``; the label also names the weights and the checkpoint unless they are the model's last ones."""
         facts = read_json(path)
-        others = [facts[name] for name, usual in (("weights", "model"), ("checkpoint", LAST)) if facts[name] != usual]
-        return cls(", ".join([label, *others]), facts, path.with_suffix(".npz"), look)
+        unusual = [facts[name] for name, usual in (("weights", "model"), ("checkpoint", LAST)) if facts[name] != usual]
+        return cls(", ".join([label, *unusual]), facts, path.with_suffix(".npz"), look)
 
 
 def by_label(runs: list[Analysed]) -> Iterator[tuple[str, int, list[Analysed]]]:
-    """What has a name, its place among the names of its arm, which look alike, counted from the last one, and its runs, the seeds."""
+    """Yield each label, its position among the labels with the same look, counted from the last one, and its runs (the seeds)."""
     for label in dict.fromkeys(run.label for run in runs):
         seeds = [run for run in runs if run.label == label]
         alike = list(dict.fromkeys(run.label for run in reversed(runs) if run.look == seeds[0].look))
@@ -37,5 +37,5 @@ def by_label(runs: list[Analysed]) -> Iterator[tuple[str, int, list[Analysed]]]:
 
 
 def images_of(runs: list[Analysed]) -> str:
-    """How many images were looked at."""
+    """Return the numbers of images that the runs were analysed on, as text."""
     return ", ".join(map(str, sorted({run.facts["images"] for run in runs})))

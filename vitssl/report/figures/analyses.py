@@ -1,4 +1,4 @@
-"""Figures of what ``vitssl analyze`` left in run folders: of one run, and in a sweep's report of several on one axis."""
+"""Figures of the results that ``vitssl analyze`` wrote to run folders: of one run, or of a sweep's runs together for its report."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ DRAWN: dict[str, Callable[[list[Analysed]], Plot]] = {
     "selections": masked_tokens.selections,
     "mask-attention": masked_tokens.mask_attention,
 }
-EACH = ("selections",)  # a figure for each run
-BESIDE = ("maps", "grad-cam")  # one for all runs that looked at the same images
+EACH = ("selections",)  # analyses with a figure for each run
+BESIDE = ("maps", "grad-cam")  # analyses with one figure for all runs that were analysed on the same images
 
 
 def save(folder: Path, name: str, stem: str) -> Path:
-    """Draw one run's analysis beside its numbers, as SVG and PNG; gives the PNG.
+    """Draw an analysis of one run as SVG, PNG and PDF files beside its numbers, and return the path of the PNG.
 
     Args:
-        folder: ``analysis`` in the run folder.
-        name: of the analysis.
-        stem: of its files.
+        folder: the folder ``analysis`` in the run folder.
+        name: name of the analysis, a key of DRAWN.
+        stem: name of its files without their suffix.
     """
     with rc_context(STYLE):
         look = {"color": COLOURS[0], "marker": MARKERS[0], "alpha": 1.0}
@@ -41,21 +41,21 @@ def save(folder: Path, name: str, stem: str) -> Path:
 
 
 def draw(grid: Grid) -> dict[str, Plot]:
-    """The figures of a sweep's analysed runs, by file name; of what has pictures the first seed."""
-    made: dict[str, Plot] = {}
+    """Return the figures of a sweep's analysed runs by file name; figures with pictures show only the first seed."""
+    plots: dict[str, Plot] = {}
     with rc_context(STYLE):
         for name in DRAWN:
             groups = list(_groups(grid, name).values())
             if name in (*EACH, *BESIDE):
                 parts = _parts(name, [runs[0] for runs in groups])
-                made |= {f"{name}-{i}": DRAWN[name](runs) for i, runs in enumerate(parts, start=1)}
+                plots |= {f"{name}-{i}": DRAWN[name](runs) for i, runs in enumerate(parts, start=1)}
             elif groups:
-                made[name] = DRAWN[name]([run for runs in groups for run in runs])
-    return made
+                plots[name] = DRAWN[name]([run for runs in groups for run in runs])
+    return plots
 
 
 def _parts(name: str, runs: list[Analysed]) -> list[list[Analysed]]:
-    """The runs of each figure."""
+    """Split the runs of the analysis ``name`` into one list for each figure."""
     if name in EACH:
         return [[run] for run in runs]
     by_images: dict[tuple[str, ...], list[Analysed]] = {}
@@ -65,12 +65,12 @@ def _parts(name: str, runs: list[Analysed]) -> list[list[Analysed]]:
 
 
 def _groups(grid: Grid, name: str) -> dict[str, list[Analysed]]:
-    """Analysed runs by what they are called; those of several seeds together."""
+    """Group the runs that have the analysis ``name`` by their label; the seeds of an arm share a label."""
     uses: dict[Path, list[tuple[str, dict[str, Any], str]]] = {}
     looks: dict[Path, dict[str, Any]] = {}
     for row in grid.rows:
         for column, cells in row.columns.items():
-            for stage, run in (stage for cell in cells for stage in cell.stages if stage[1].status != "unreadable"):
+            for stage, run in (pair for cell in cells for pair in cell.stages if pair[1].status != "unreadable"):
                 for path in (run.path / "analysis").glob(f"{name}*.json"):
                     place = (grid.called(row.arm), row.values, f"{stage}, {grid.name(column)}".removesuffix(", "))
                     uses.setdefault(path, []).append(place)
@@ -83,9 +83,9 @@ def _groups(grid: Grid, name: str) -> dict[str, list[Analysed]]:
 
 
 def _called(places: list[tuple[str, dict[str, Any], str]]) -> str:
-    """Arm, the axes' values, stage and column of a run, without what differs between the places where a sweep uses it."""
+    """Name a run by its arm, axis values, stage and column, without the values and the column that differ between its ``places``."""
     arm, values, stage = places[0]
-    same = [f"{axis} {value}" for axis, value in values.items() if all(other.get(axis) == value for _, other, _ in places)]
+    shared = [f"{axis} {value}" for axis, value in values.items() if all(other.get(axis) == value for _, other, _ in places)]
     if any(other != stage for *_, other in places):
         stage = stage.split(", ")[0]
-    return ", ".join([arm, *same, stage])
+    return ", ".join([arm, *shared, stage])

@@ -1,6 +1,6 @@
-"""Figures of what happens from block to block: what heads look at, and how alike tokens become.
+"""Figures of what changes from block to block: what heads look at, and how alike tokens become.
 
-Every line is of what has a name, and the mean of its seeds; bars show their standard deviation.
+Every line has a label and is the mean over the seeds of that label; error bars show their standard deviation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vitssl.report.figures import style
 from vitssl.report.figures.analysed import Analysed, by_label, images_of
 from vitssl.report.figures.style import Plot
 
-STYLES = ("-", "--", ":", "-.")  # of an arm's names, whose colour and marker are the same
+STYLES = ("-", "--", ":", "-.")  # of an arm's labels, which have the same colour and marker
 OF_TOKENS = {
     "distance": "distance of patch tokens",
     "cosine_distance": "cosine distance of patch tokens",
@@ -26,19 +26,21 @@ OF_TOKENS = {
 
 
 def attention(runs: list[Analysed]) -> Plot:
-    """The left half of LUT's Figure 4, the entropy beside it, and Figure 6 of SSAT: what each token gets in the first, the middle and the
-    last block."""
+    """Draw distance and entropy of attention by block, and the attention that each token receives in the first, middle and last block.
+
+    The distance is the left half of LUT's Figure 4, and the received attention is SSAT's Figure 6.
+    """
     figure, (distance, entropy, *received) = style.panels(5)
     for name, axis in (("distance", distance), ("entropy", entropy)):
         _lines(axis, runs, lambda run, name=name: {int(i): float(np.mean(block[name])) for i, block in run.facts["blocks"].items()})
         axis.set(xlabel="block")
-    for equal in sorted({run.facts["distance_if_equal"] for run in runs}):
-        style.mark(distance, equal, "")
+    for expected in sorted({run.facts["distance_if_equal"] for run in runs}):
+        style.mark(distance, expected, "")
     style.mark(entropy, 1, "")
     distance.set(ylabel="attention distance, in image widths")
     entropy.set(ylabel="entropy of attention, share of the largest")
-    for axis, (place, which) in zip(received, (("first", 0), ("middle", 0.5), ("last", 1)), strict=True):
-        _lines(axis, runs, lambda run, which=which: _received(run, which), dots=False)
+    for axis, (place, depth) in zip(received, (("first", 0), ("middle", 0.5), ("last", 1)), strict=True):
+        _lines(axis, runs, lambda run, which=depth: _received(run, which), dots=False)
         axis.set(xlabel=f"token, in the {place} block", ylabel="attention received (average: 1)")
     style.name_below(figure, _looks(runs), "-")
     caption = (
@@ -50,14 +52,17 @@ def attention(runs: list[Analysed]) -> Plot:
 
 
 def _received(run: Analysed, which: float) -> dict[int, float]:
-    """By token, in a block from the first (0) to the last (1)."""
+    """Return the attention received by each token in the block at the relative depth ``which``, from 0 (first) to 1 (last)."""
     blocks = run.facts["blocks"]
     number = sorted(map(int, blocks))[int(which * (len(blocks) - 1))]
     return dict(enumerate(blocks[str(number)]["received"]))
 
 
 def tokens(runs: list[Analysed]) -> Plot:
-    """Figures 7 and 8 of SSAT, and the right half of LUT's Figure 4 as one number for each block and as the spectrum of the last."""
+    """Draw how alike the patch tokens are after each block: Figures 7 and 8 of SSAT, and the right half of LUT's Figure 4.
+
+    LUT's half is drawn as one number for each block and as the spectrum after the last one.
+    """
     figure, (*axes, spectrum) = style.panels(5)
     places = " or ".join(sorted({run.facts["place"] for run in runs}))
     for name, axis in zip(OF_TOKENS, axes, strict=True):
@@ -75,22 +80,26 @@ def tokens(runs: list[Analysed]) -> Plot:
 
 
 def _seeds(runs: list[Analysed]) -> str:
-    """What lines and bars show, where there are several seeds."""
+    """Return a sentence on what lines and error bars show; empty if every label has a single seed."""
     counts = sorted({len(seeds) for *_, seeds in by_label(runs)})
     return f" Means over {' or '.join(map(str, counts))} seeds ± standard deviation." if counts[-1] > 1 else ""
 
 
 def _looks(runs: list[Analysed]) -> dict[str, dict[str, Any]]:
+    """Return {label: line properties}; labels of the same arm differ in their line style."""
     return {label: seeds[0].look | {"linestyle": STYLES[place % len(STYLES)]} for label, place, seeds in by_label(runs)}
 
 
 def _lines(axis: Axes, runs: list[Analysed], values: Callable[[Analysed], dict[int, float]], dots: bool = True) -> None:
-    """One for each name, over what all of its seeds have; without ``dots`` for many values, on a logarithmic axis if they differ much."""
+    """Draw a line for each label over the positions that all of its seeds have.
+
+    Without ``dots``, which suits many values, lines have no markers or error bars, and their axis is logarithmic if values differ much.
+    """
     drawn, looks = list[float](), _looks(runs)
     for label, _, seeds in by_label(runs):
-        of_seeds = [values(run) for run in seeds]
-        x = sorted(set.intersection(*(set(of_seed) for of_seed in of_seeds)))
-        values_SX = np.array([[of_seed[i] for i in x] for of_seed in of_seeds])
+        seed_values = [values(run) for run in seeds]
+        x = sorted(set.intersection(*(set(by_x) for by_x in seed_values)))
+        values_SX = np.array([[by_x[i] for i in x] for by_x in seed_values])
         spread = values_SX.std(0, ddof=1) if dots and len(seeds) > 1 else None
         line: dict[str, Any] = looks[label] | ({"markersize": 4, "capsize": 2} if dots else {"marker": ""})
         axis.errorbar(x, values_SX.mean(0), yerr=spread, label=label, linewidth=1.2, **line)

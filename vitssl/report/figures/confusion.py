@@ -10,26 +10,26 @@ from vitssl.report.figures.style import COLOURS, INK, WHITE, Plot, panels
 from vitssl.report.results.confusion import Confusion, matrices
 from vitssl.report.results.grid import Grid
 
-MOST_CLASSES, NAMED_CLASSES, MOST_PANELS = 100, 30, 6  # in a confusion matrix; with their names beside it; panels in a figure
-SHORT = 3  # letters of names that stand upright below a matrix
+MOST_CLASSES, NAMED_CLASSES, MOST_PANELS = 100, 30, 6  # classes of a drawn matrix; classes with names beside it; panels in a figure
+SHORT = 3  # the longest class name, in letters, that is written horizontally below a matrix
 
 
 def plot(grid: Grid) -> Plot | None:
-    """Matrices of the first arms, as shares of each class; None for very many classes."""
-    found = [m for m in matrices(grid) if len(m.confusion.classes) <= MOST_CLASSES][:MOST_PANELS]
-    if not found:
+    """Draw the first MOST_PANELS confusion matrices as shares of each class; None if none has at most MOST_CLASSES classes."""
+    shown = [m for m in matrices(grid) if len(m.confusion.classes) <= MOST_CLASSES][:MOST_PANELS]
+    if not shown:
         return None
-    figure, axes = panels(len(found), 3.9)
-    for axis, m in zip(axes, found, strict=True):
-        place = [grid.label(m.row), str(m.column) if grid.axis else "", m.evaluator if m.evaluator != grid.own else ""]
-        _draw(axis, m.confusion, ", ".join(filter(None, place)))
+    figure, axes = panels(len(shown), 3.9)
+    for axis, m in zip(axes, shown, strict=True):
+        title_parts = [grid.label(m.row), str(m.column) if grid.axis else "", m.evaluator if m.evaluator != grid.own else ""]
+        _draw(axis, m.confusion, ", ".join(filter(None, title_parts)))
     return "Confusion: the share of each class's images (row) that are classified as each class (column), mean over seeds, in %.", figure
 
 
 def _draw(axis: Axes, c: Confusion, title: str) -> None:
     K = len(c.classes)
     share_KK = (100 * c.counts_KK / np.maximum(c.counts_KK.sum(1, keepdims=True), 1e-9)).round(6)
-    colour_KK3 = np.broadcast_to(to_rgb(COLOURS[0]), (K, K, 3))  # as strong as the share, on paper of any colour
+    colour_KK3 = np.broadcast_to(to_rgb(COLOURS[0]), (K, K, 3))  # the share is the opacity, which works on paper of any colour
     axis.imshow(np.concatenate([colour_KK3, share_KK[..., None] / 100], axis=2), interpolation="nearest")
     axis.grid(False)
     axis.set(title=title, xlabel="predicted", ylabel="class")

@@ -1,4 +1,4 @@
-"""Learning curves: accuracy and every term of the losses, over epochs and over wall time."""
+"""Learning curves: accuracy and every loss term, over epochs, images seen and wall time."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from vitssl.report.results.rows import Row
 from vitssl.report.results.schedule import planned
 from vitssl.report.units import scale
 
-MOST_COLUMNS = 3  # of the sweep in one figure
-Curve = tuple[str, str, str]  # where metrics.jsonl holds its values: the kind of event, a mapping in it, a key of that
-Places = Callable[[RunFolder], tuple[dict[int, float], float]]  # where each step of a run is on the horizontal axis, and where it ends
+MOST_COLUMNS = 3  # columns of the sweep in one figure
+Curve = tuple[str, str, str]  # where metrics.jsonl has its values: the kind of event, a mapping in the event, a key of the mapping
+Places = Callable[[RunFolder], tuple[dict[int, float], float]]  # the horizontal position of each step of a run, and of its end
 
 
 def over_epochs(grid: Grid) -> Plot | None:
+    """Draw the learning curves over epochs; None if nothing was logged."""
+
     def places(run: RunFolder) -> tuple[dict[int, float], float]:
         return {event["step"]: event["epoch"] for event in run.events if "epoch" in event}, run.run["loop"]["epochs"] if run.run else 0.0
 
@@ -31,7 +33,10 @@ def over_epochs(grid: Grid) -> Plot | None:
 
 
 def over_images(grid: Grid) -> Plot | None:
-    """The same over images, each as often as it was seen; None where all runs have equally many in an epoch, so that epochs say as much."""
+    """Draw the learning curves over images seen, repeated ones included.
+
+    Return None if an epoch has equally many images in all runs, since the curves over epochs then say the same.
+    """
     runs = [run for row in grid.rows for cell in row.cells for _, run in cell.stages if run.events]
     if len({(run.job.get("data") or {}).get("train_images") for run in runs}) < 2:
         return None
@@ -44,22 +49,22 @@ def over_images(grid: Grid) -> Plot | None:
 
 
 def over_time(grid: Grid) -> Plot | None:
-    """The same over the wall time of training, all attempts together; None where it was not recorded."""
+    """Draw the learning curves over the wall time of training, all attempts together; None if no time was recorded."""
     longest = max((sum(max(_hours(run).values(), default=0.0) for _, run in cell.stages) for cell in grid.sweep.cells), default=0.0)
     if not longest:
         return None
     unit, factor = scale("hours", longest)
 
     def places(run: RunFolder) -> tuple[dict[int, float], float]:
-        at = {step: hours * factor for step, hours in _hours(run).items()}
-        return at, max(at.values(), default=0.0)
+        positions = {step: hours * factor for step, hours in _hours(run).items()}
+        return positions, max(positions.values(), default=0.0)
 
     words = " Wall time is that of the training processes, including evaluations and all attempts; it is longer on a busy machine."
     return _draw(grid, f"{unit} of training", places, words)
 
 
 def _hours(run: RunFolder) -> dict[int, float]:
-    """Wall hours at every step that was logged; the time between two attempts does not count."""
+    """Return the wall hours at every logged step; the time between two attempts does not count."""
     hours, spent_s, began_s, last_s = {}, 0.0, 0.0, 0.0
     for event in run.events:
         if event["event"] == "start":
@@ -70,16 +75,19 @@ def _hours(run: RunFolder) -> dict[int, float]:
 
 
 def _draw(grid: Grid, unit: str, places: Places, words: str = "") -> Plot | None:
-    """Accuracy, and a panel for each term of the losses: weighted sums of different terms cannot be compared between arms."""
+    """Draw the accuracy and every loss term in panels of their own; None if nothing was logged.
+
+    Total losses are not drawn, since weighted sums of different terms cannot be compared between arms.
+    """
     columns = [c for c in grid.columns if any(run.events for row in grid.rows for run in _runs(row, c))][:MOST_COLUMNS]
     curves = _curves_of([run for row in grid.rows for column in columns for run in _runs(row, column)], grid.metric[1])
     if not curves:
         return None
     rows = [row for row in grid.rows if any(run.events for column in columns for run in _runs(row, column))]
     figure, axes = panels(len(columns) * len(curves), 3.0)
-    first: dict[Any, Axes] = {}
+    first_axes: dict[Any, Axes] = {}
     for axis, (column, name) in zip(axes, product(columns, curves), strict=True):
-        _share(axis, first, column, name if grid.of_one_set else axis)
+        _share(axis, first_axes, column, name if grid.of_one_set else axis)
         for row in rows:
             _draw_stages(axis, row.columns[column], curves[name], places, look(grid, row))
         axis.margins(x=0.02)
@@ -87,7 +95,7 @@ def _draw(grid: Grid, unit: str, places: Places, words: str = "") -> Plot | None
         if unit == "epoch":
             axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     for axis in axes:
-        axis.set_xlim(left=0)  # the end is that of all curves of a column
+        axis.set_xlim(left=0)  # on the right it ends with the longest curve of the column
     add_legend(figure, grid, rows, "-")
     left_out = f" Only the first {len(columns)} columns." if len(columns) < len(grid.columns) else ""
     return (
@@ -97,11 +105,11 @@ def _draw(grid: Grid, unit: str, places: Places, words: str = "") -> Plot | None
 
 
 def _share(axis: Axes, first: dict[Any, Axes], column: Any, name: Any) -> None:
-    """Give all panels of a column the same horizontal limits, and all of a name the same vertical ones."""
-    if (before := first.setdefault(("column", column), axis)) is not axis:
-        axis.sharex(before)
-    if (before := first.setdefault(("name", name), axis)) is not axis:
-        axis.sharey(before)
+    """Give all panels of the same ``column`` the same horizontal limits, and all panels of the same ``name`` the same vertical ones."""
+    if (shared := first.setdefault(("column", column), axis)) is not axis:
+        axis.sharex(shared)
+    if (shared := first.setdefault(("name", name), axis)) is not axis:
+        axis.sharey(shared)
 
 
 def _runs(row: Row, column: Any) -> list[RunFolder]:
@@ -109,38 +117,42 @@ def _runs(row: Row, column: Any) -> list[RunFolder]:
 
 
 def _curves_of(runs: list[RunFolder], usual: str) -> dict[str, Curve]:
-    """The available curves, by axis label: of an evaluator that of the sweep's metric where that is known of most epochs, or its first."""
+    """Return the available curves by the label of their axis.
+
+    An evaluator has a curve of the sweep's metric ``usual`` if most of its evaluations have that, otherwise of its first metric.
+    """
     terms = dict.fromkeys(name for run in runs for event in run.of("train") for name in event["terms"])
     evaluated = [(name, event[name]) for run in runs for event in run.of("eval") for name in ("test", *run.evals) if event.get(name)]
-    standing = {}
+    chosen_metrics = {}
     for name in dict.fromkeys(name for name, _ in evaluated):
-        own = [metrics for other, metrics in evaluated if other == name]
-        standing[name] = usual if sum(usual in metrics for metrics in own) > len(own) / 2 else next(iter(own[0]))
-    scores: dict[str, Curve] = {f"{name} {_title(metric)}": ("eval", name, metric) for name, metric in standing.items()}
+        results = [metrics for other, metrics in evaluated if other == name]
+        chosen_metrics[name] = usual if sum(usual in metrics for metrics in results) > len(results) / 2 else next(iter(results[0]))
+    scores: dict[str, Curve] = {f"{name} {_title(metric)}": ("eval", name, metric) for name, metric in chosen_metrics.items()}
     return scores | {f"training loss: {name}": ("train", "terms", name) for name in terms}
 
 
 def _title(metric: str) -> str:
-    known = metric_of(metric)
-    return f"{known.name}, {known.unit}" if known.unit else known.name
+    spec = metric_of(metric)
+    return f"{spec.name}, {spec.unit}" if spec.unit else spec.name
 
 
 def _draw_stages(axis: Axes, cells: list[Cell], curve: Curve, places: Places, style: dict[str, Any]) -> None:
+    """Draw one curve of all stages of ``cells``, the seeds of a row; earlier stages are dashed."""
     for i in range(len(cells[0].stages) if cells else 0):
         dashes = "--" if i < len(cells[0].stages) - 1 else "-"
         _band(axis, [_points(cell, i, curve, places) for cell in cells], style["color"], style["alpha"], dashes)
 
 
 def _points(cell: Cell, stage: int, curve: Curve, places: Places) -> tuple[list[float], list[float]]:
-    """Where the curve's values of a stage are, counted over all stages, and the values."""
+    """Return the horizontal positions of a curve's values in ``stage``, counted from the first stage on, and the values."""
     (kind, mapping, key), run = curve, cell.stages[stage][1]
-    before, (at, _) = sum(places(earlier)[1] for _, earlier in cell.stages[:stage]), places(run)
-    points = [(before + at[e["step"]], value) for e in run.of(kind) if (value := (e.get(mapping) or {}).get(key)) is not None]
+    offset, (positions, _) = sum(places(earlier)[1] for _, earlier in cell.stages[:stage]), places(run)
+    points = [(offset + positions[e["step"]], value) for e in run.of(kind) if (value := (e.get(mapping) or {}).get(key)) is not None]
     return [x for x, _ in points], [y for _, y in points]
 
 
 def _band(axis: Axes, curves: list[tuple[list[float], list[float]]], colour: str, alpha: float, dashes: str) -> None:
-    """Mean and spread over seeds, up to the last point that every seed has."""
+    """Draw the mean and the spread over seeds, up to the last point that every seed has."""
     curves = [c for c in curves if c[0]]
     if not curves:
         return

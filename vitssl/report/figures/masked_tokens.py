@@ -1,4 +1,4 @@
-"""Figures of masked tokens: what they select, and what the class token gives to them.
+"""Figures of masked tokens: which patches they select, and how much the class token attends to them.
 
 Shapes: S images, J masked tokens, N patches.
 """
@@ -20,15 +20,17 @@ from vitssl.report.figures.pictures import enlarged
 from vitssl.report.figures.sheet import Sheet
 from vitssl.report.figures.style import COLOURS, MARKERS, Plot
 
-DIMMED, GREY = 0.8, 0.6  # how far a patch that is not selected goes to which grey
-MOST_ROWS = 7  # of the masked tokens, those of a figure; of more some are drawn
+DIMMED, GREY = 0.8, 0.6  # share of this grey that is mixed into patches that are not selected
+MOST_ROWS = 7  # masked tokens that have a row in a figure; of more tokens, some are drawn
 
 # ----------------------------------------------------------------------------------------------------------- selections
 
 
 def selections(runs: list[Analysed]) -> Plot:
-    """Figure 2 of the masked tokens paper: images, below each the patches of its masked tokens, and which token is the first to select a
-    patch."""
+    """Draw which patches the masked tokens of one run select in images (Figure 2 of the masked tokens paper).
+
+    Below each image are the patches that its masked tokens select, and at the bottom which token is the first to select a patch.
+    """
     (run,) = runs
     with np.load(run.arrays) as arrays:
         images_SHWC, selected_SJN, frequency_JN = arrays["images"], arrays["selected"], arrays["frequency"]
@@ -48,7 +50,7 @@ def selections(runs: list[Analysed]) -> Plot:
 
 
 def _shown(count: int) -> list[int]:
-    """The masked tokens that have a row: all, or of many some."""
+    """Return the numbers of the masked tokens that have a row: all of them, or some at equal steps if there are many."""
     return sorted({round(j) for j in np.linspace(0, count - 1, min(count, MOST_ROWS))})
 
 
@@ -56,9 +58,9 @@ def _selections_caption(run: Analysed) -> str:
     facts, shown = run.facts, _shown(len(run.facts["sizes"]))
     near = ", ".join(f"{facts['locality'][j]:.2f} ({facts['locality_random'][j]:.2f})" for j in shown)
     shared = ", ".join(f"{facts['iou'][i][j]:.2f}" for i, j in itertools.pairwise(shown))
-    drawn = "a random selection, the same for all images" if facts["selection"] == "random" else "the highest-scoring patches"
+    selected = "a random selection, the same for all images" if facts["selection"] == "random" else "the highest-scoring patches"
     return (
-        f"{run.label}: {drawn} of each masked token. Below, each patch has the colour of the first token that selects it; on the "
+        f"{run.label}: {selected} of each masked token. Below, each patch has the colour of the first token that selects it; on the "
         f"right, how often each place is selected over {facts['images']} images (black: always). Share of a token's patches with a "
         f"neighbour that it also selects (for random sets): {near}. Intersection over union of each row's set and the next row's: "
         f"{shared or 'none'}."
@@ -71,7 +73,7 @@ def _dimmed(image_HWC: np.ndarray, selected_hw: np.ndarray) -> np.ndarray:
 
 
 def _overlay(image_HWC: np.ndarray, selected_Jhw: np.ndarray, colours_J3: list[tuple[float, ...]]) -> np.ndarray:
-    first_hw = selected_Jhw.argmax(0)  # the last token selects all
+    first_hw = selected_Jhw.argmax(0)  # the last token selects every patch, so there always is a first one
     grey_HW1 = image_HWC.mean(-1, keepdims=True) / 255
     return 0.45 * grey_HW1 + 0.55 * enlarged(np.array(colours_J3)[first_hw], image_HWC)
 
@@ -86,18 +88,21 @@ def _colours(count: int) -> list[tuple[float, ...]]:
 
 
 def mask_attention(runs: list[Analysed]) -> Plot:
-    """Figure 4 of the masked tokens paper: the last block's attention from the class token to each masked token, as it is, and as a share
-    of what all masked tokens get. A column for each number of masked tokens, a line for what has a name, the mean of its seeds."""
+    """Draw the last block's attention from the class token to each masked token (Figure 4 of the masked tokens paper).
+
+    The upper panels show the attention itself, the lower ones its share of what all masked tokens get. There is a column for each number
+    of masked tokens, and a line for each label, the mean over its seeds.
+    """
     counts = sorted({run.facts["masked_tokens"] for run in runs})
     figure = Figure(figsize=(4.6 * len(counts), 6.0), layout="constrained")
     axes = figure.subplots(2, len(counts), squeeze=False)
     for (whole, share), count in zip(axes.T, counts, strict=True):
-        here = [run for run in runs if run.facts["masked_tokens"] == count]
-        for label, place, seeds in by_label(here):
+        runs_of_count = [run for run in runs if run.facts["masked_tokens"] == count]
+        for label, place, seeds in by_label(runs_of_count):
             look = seeds[0].look | {"marker": MARKERS[(MARKERS.index(seeds[0].look["marker"]) + place) % len(MARKERS)]}
             _attention_lines(whole, seeds, "mean", label, look)
             _attention_lines(share, seeds, "share", label, look)
-        for tokens in sorted({run.facts["tokens"] for run in here}):
+        for tokens in sorted({run.facts["tokens"] for run in runs_of_count}):
             style.mark(whole, 1 / tokens, f"equal attention to all {tokens} tokens")
         style.mark(share, 1 / count, "equal shares")
         whole.set(title=f"{count} masked tokens", ylabel="attention, over all tokens")
@@ -114,12 +119,15 @@ def mask_attention(runs: list[Analysed]) -> Plot:
 
 
 def _attention_lines(axis: Axes, seeds: list[Analysed], kind: str, label: str, look: dict[str, Any]) -> None:
-    """With the standard deviation over seeds, or of a single run over images where that is known."""
-    last = [run.facts["blocks"][max(run.facts["blocks"], key=int)] for run in seeds]
-    for n, token in enumerate(token for token in last[0] if all(token in block for block in last)):
-        values_SJ = np.array([block[token][kind] for block in last])
-        spread = values_SJ.std(0, ddof=1) if len(last) > 1 else last[0][token]["std"] if kind == "mean" else None
+    """Draw a line for each prefix token, with the standard deviation over ``seeds``.
+
+    For a single seed, error bars show the standard deviation over images if it is known.
+    """
+    last_blocks = [run.facts["blocks"][max(run.facts["blocks"], key=int)] for run in seeds]
+    for n, token in enumerate(token for token in last_blocks[0] if all(token in block for block in last_blocks)):
+        values_SJ = np.array([block[token][kind] for block in last_blocks])
+        spread = values_SJ.std(0, ddof=1) if len(last_blocks) > 1 else last_blocks[0][token]["std"] if kind == "mean" else None
         line = look | {"linestyle": ("-", "--")[n % 2], "markerfacecolor": (look["color"], style.PAPER)[n % 2]}
-        name = label if len(last[0]) == 1 else f"{label}, {token}"
+        name = label if len(last_blocks[0]) == 1 else f"{label}, {token}"
         x = np.arange(1, values_SJ.shape[1] + 1)
         axis.errorbar(x, values_SJ.mean(0), yerr=spread, label=name, markersize=4, capsize=2, linewidth=1.2, **line)

@@ -1,4 +1,4 @@
-"""Accuracy against what the training of a model cost, and the arms that no other one beats in both."""
+"""Accuracy against the cost of training a model, with the Pareto front: the arms that no other arm beats in both."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ from vitssl.report.units import scale
 
 @dataclass(frozen=True)
 class Cost:
-    """What is on the horizontal axis: the unit that it is computed in, its label with that unit, and its value for one model, if known."""
+    """A cost on the horizontal axis.
+
+    Attributes:
+        base: the unit in which the cost is computed.
+        label: the label of the axis, with that unit.
+        of: gives the cost of one model, or None if it is not known.
+    """
 
     base: str
     label: str
@@ -43,7 +49,7 @@ COSTS = {
 
 @dataclass(frozen=True)
 class Model:
-    """One row in one column: its finished seeds' costs and scores."""
+    """One row in one column: the costs and scores of its finished seeds."""
 
     row: Row
     costs: list[float]
@@ -51,47 +57,53 @@ class Model:
 
     @property
     def centre(self) -> tuple[float, float]:
+        """The mean cost and the mean score."""
         return mean(self.costs), mean(self.scores)
 
 
 def against(grid: Grid, name: str) -> Plot | None:
-    """The plot of one of COSTS; None where nowhere two arms have both, or all have spent nothing."""
+    """Draw accuracy against the cost ``name``, a key of COSTS.
+
+    Return None if no column has two rows with a score and a known cost, or if all costs are 0.
+    """
     cost = COSTS[name]
-    drawn = {column: models for column in grid.columns if (models := _models(grid, column, cost.of))}
-    spent = [each for models in drawn.values() for model in models for each in model.costs]
-    if max(map(len, drawn.values()), default=0) < 2 or not max(spent):
+    models_by_column = {column: models for column in grid.columns if (models := _models(grid, column, cost.of))}
+    all_costs = [value for models in models_by_column.values() for model in models for value in model.costs]
+    if max(map(len, models_by_column.values()), default=0) < 2 or not max(all_costs):
         return None
-    unit, factor = scale(cost.base, max(spent))
+    unit, factor = scale(cost.base, max(all_costs))
     label = cost.label.format(hours=grid.sweep.hours_name).replace(cost.base, unit)
-    figure, axes = panels(len(drawn))
-    for axis, (column, models) in zip(axes, drawn.items(), strict=True):
+    figure, axes = panels(len(models_by_column))
+    for axis, (column, models) in zip(axes, models_by_column.items(), strict=True):
         if grid.of_one_set and axis is not axes[0]:
             axis.sharey(axes[0])
         for model in models:
             _draw(axis, grid, model, factor)
         axis.set(title=grid.name(column), xlabel=label, ylabel=grid.measured.title)
         axis.margins(0.14, 0.16)
-        here = spent if grid.of_one_set else [each for model in models for each in model.costs]
-        if is_wide(spent):
-            log_x(axis, spent)
+        panel_costs = all_costs if grid.of_one_set else [value for model in models for value in model.costs]
+        if is_wide(all_costs):
+            log_x(axis, all_costs)
         else:
-            _limit_x(axis, [each * factor for each in here])
+            _limit_x(axis, [value * factor for value in panel_costs])
         if len(models) > 1 and not _unmarked(grid, column, name):
             _draw_front(axis, [(x * factor, y) for x, y in front([m.centre for m in models], grid.measured.lower_is_better)])
-    shown = {model.row for models in drawn.values() for model in models}
-    add_legend(figure, grid, [row for row in grid.rows if row in shown])
-    return _caption(grid, label, name, list(drawn)), figure
+    shown_rows = {model.row for models in models_by_column.values() for model in models}
+    add_legend(figure, grid, [row for row in grid.rows if row in shown_rows])
+    return _caption(grid, label, name, list(models_by_column)), figure
 
 
 def _unmarked(grid: Grid, column: Any, name: str) -> str:
-    """Why no arm of a column is marked as better and cheaper than others; empty where nothing speaks against it."""
+    """Return the reason why the Pareto front of a column is not marked; empty if nothing speaks against it."""
     modelled = "energy is modelled, and little else than the time" if name == "accuracy_vs_energy" and not metered(grid.sweep) else ""
     return grid.unselected_reason or ("" if name == EXACT else doubt(grid, column)) or modelled
 
 
 def front(centres: list[tuple[float, float]], lower_is_better: bool = False) -> list[tuple[float, float]]:
-    """The points that no other one beats in both, from the cheapest: each costs more than the one before, and is better. Costs that differ
-    by what whole epochs leave of equal ones are the same."""
+    """Return the points (cost, score) that no other point beats in both, from the cheapest.
+
+    Each point costs more than the one before it and is better. Costs that differ only by rounding to whole epochs count as equal.
+    """
     sign = -1 if lower_is_better else 1
     chosen: list[tuple[float, float]] = []
     for cost, score in sorted(centres, key=lambda point: (point[0], -sign * point[1])):
@@ -101,20 +113,20 @@ def front(centres: list[tuple[float, float]], lower_is_better: bool = False) -> 
 
 
 def _models(grid: Grid, column: Any, of: Callable[[Cell], float | None]) -> list[Model]:
-    """Of the seeds that have a score, and of which the cost is known."""
+    """Return the models of a column, with the seeds that have a score and a known cost."""
     models = []
     for row in grid.rows:
         scores = grid.scores(row, column)
         cells = [cell for cell in row.columns[column] if cell.axes.get(SEED) in scores]
         known = [(cost, scores[cell.axes.get(SEED)]) for cell in cells if (cost := of(cell)) is not None]
         if known:
-            costs, of_them = zip(*known, strict=True)
-            models.append(Model(row, list(costs), list(of_them)))
+            costs, known_scores = zip(*known, strict=True)
+            models.append(Model(row, list(costs), list(known_scores)))
     return models
 
 
 def _draw(axis: Axes, grid: Grid, model: Model, factor: float) -> None:
-    """Means with their spread, and faintly the seeds."""
+    """Draw a model's mean with its spread, and its single seeds faintly."""
     style, x, y = look(grid, model.row), [cost * factor for cost in model.costs], model.scores
     if len(x) > 1:
         axis.scatter(x, y, s=14, alpha=0.5, linewidths=0, color=style["color"])
@@ -122,7 +134,7 @@ def _draw(axis: Axes, grid: Grid, model: Model, factor: float) -> None:
 
 
 def _limit_x(axis: Axes, costs: list[float]) -> None:
-    """From nothing, with room for markers; of costs that are about equal the part where they are."""
+    """Begin the horizontal axis at 0, with room for markers; if the costs are about equal, show only their range."""
     equal = max(costs) < UNEQUAL * min(costs)
     axis.set_xlim(min(costs) / UNEQUAL if equal else 0.0, UNEQUAL * max(costs))
 
@@ -135,11 +147,11 @@ def _draw_front(axis: Axes, points: list[tuple[float, float]]) -> None:
 
 def _caption(grid: Grid, label: str, name: str, columns: list[Any]) -> str:
     exact = " (multiply-adds of all training steps, forward and backward: an exact count)" if name == EXACT else ""
-    said = [f"{grid.measured.title} against {label}{exact}: means with ± one standard deviation over seeds; small dots are single seeds."]
+    lines = [f"{grid.measured.title} against {label}{exact}: means with ± one standard deviation over seeds; small dots are single seeds."]
     reasons = {column: _unmarked(grid, column, name) for column in columns}
     if not all(reasons.values()):
-        said.append("A ring and the line mark the Pareto front: no other arm is both cheaper and better by the means.")
+        lines.append("A ring and the line mark the Pareto front: no other arm is both cheaper and better by the means.")
     for reason in dict.fromkeys(filter(None, reasons.values())):
-        where = ", ".join(grid.name(column) for column in columns if column is not None and reasons[column] == reason)
-        said.append(f"The Pareto front is not marked{f' on {where}' if where else ''}, since {reason}.")
-    return " ".join(said) + (unrecorded(grid.sweep) if name != EXACT else "")
+        names = ", ".join(grid.name(column) for column in columns if column is not None and reasons[column] == reason)
+        lines.append(f"The Pareto front is not marked{f' on {names}' if names else ''}, since {reason}.")
+    return " ".join(lines) + (unrecorded(grid.sweep) if name != EXACT else "")

@@ -1,7 +1,7 @@
-"""Rows of pictures, an inch each, as one figure.
+"""Rows of pictures, each an inch wide, as one figure.
 
-A row is one image on the figure's only pair of axes: to lay out a pair for every picture, or to put hundreds of images onto one, takes
-longer than all else.
+Each row is one image on the figure's only pair of axes: a pair of axes for every picture, or hundreds of images on one pair, would take
+longer than everything else.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from PIL import Image
 
 from vitssl.report.figures import style
 
-SIDE_PX = 160  # of a picture; larger ones are averaged, of smaller ones pixels are repeated
-GAP, LINE, NAME = 0.05, 0.14, 1.75  # inches between pictures, of a line of words, of a row's name
-LETTERS = 16  # of a word beside a picture
-ROW_LETTERS = 26  # of a line of a row's name
+SIDE_PX = 160  # side of a picture; larger pictures are averaged, and pixels of smaller ones are repeated
+GAP, LINE, NAME = 0.05, 0.14, 1.75  # in inches: the gap between pictures, the height of a line, the width of a row's name
+LETTERS = 16  # the longest word above or below a picture
+ROW_LETTERS = 26  # the longest line of a row's name
 
 
 class Sheet:
-    """A figure of ``columns`` pictures across, to which rows are added from the top.
+    """A figure with ``columns`` pictures in each row, to which rows are added from the top.
 
-    A picture is (H, W, 3), uint8 or from 0 to 1.
+    A picture is an array (H, W, 3), of uint8 or of floats from 0 to 1.
     """
 
     def __init__(self, columns: int):
@@ -41,13 +41,13 @@ class Sheet:
         square: tuple[float, ...] | None = None,
         colour: str | tuple[float, ...] = style.INK,
     ) -> None:
-        """One more row.
+        """Add a row of pictures below the others.
 
         Args:
-            name: of the row, in ``colour``.
-            pictures: from the left.
-            above, below: words at each of them.
-            square: left, top, width and height of what is framed in each, as shares of its sides.
+            name: the name of the row, written in ``colour``.
+            pictures: the pictures from left to right.
+            above, below: words above and below each picture.
+            square: left, top, width and height of a frame in each picture, as shares of its sides.
         """
         top = self._bottom + GAP + LINE * bool(above)
         self.axis.text(-GAP, top + 0.5, textwrap.fill(name, ROW_LETTERS), fontsize=7, ha="right", va="center", color=colour)
@@ -64,7 +64,7 @@ class Sheet:
         self._bottom = top + 1 + LINE * bool(below)
 
     def done(self) -> Figure:
-        """The figure, as large as its rows."""
+        """Make the figure as large as its rows and return it."""
         right = self._columns * (1 + GAP)
         self.axis.set(xlim=(-NAME, right), ylim=(self._bottom + GAP, 0), aspect="equal")
         self.axis.set_axis_off()
@@ -73,7 +73,7 @@ class Sheet:
 
 
 def _joined(pictures: list[np.ndarray]) -> np.ndarray:
-    """Pictures beside each other as one of RGBA, with a transparent gap after each, (SIDE_PX, W, 4)."""
+    """Join pictures side by side into one RGBA image (SIDE_PX, W, 4), with a transparent gap after each."""
     cells = np.zeros((len(pictures), SIDE_PX, round(SIDE_PX * (1 + GAP)), 4), dtype=np.uint8)
     for cell_HW4, picture in zip(cells, pictures, strict=True):
         cell_HW4[:, :SIDE_PX] = np.dstack([_sized(picture), np.full((SIDE_PX, SIDE_PX), 255, dtype=np.uint8)])
@@ -81,11 +81,12 @@ def _joined(pictures: list[np.ndarray]) -> np.ndarray:
 
 
 def _sized(picture_HWC: np.ndarray) -> np.ndarray:
+    """Return a picture as uint8 with sides of SIDE_PX."""
     pixels = picture_HWC if picture_HWC.dtype == np.uint8 else (255 * picture_HWC).round().astype(np.uint8)
-    how = Image.Resampling.BOX if min(pixels.shape[:2]) > SIDE_PX else Image.Resampling.NEAREST
-    return np.asarray(Image.fromarray(pixels).resize((SIDE_PX, SIDE_PX), how))
+    resampling = Image.Resampling.BOX if min(pixels.shape[:2]) > SIDE_PX else Image.Resampling.NEAREST
+    return np.asarray(Image.fromarray(pixels).resize((SIDE_PX, SIDE_PX), resampling))
 
 
 def _short(word: str) -> str:
-    """Without the middle of a long one, at whose end a probability may be."""
+    """Cut the middle out of a long word, since its end may be a probability."""
     return word if len(word) <= LETTERS else f"{word[: LETTERS // 2]}…{word[-LETTERS // 2 + 1 :]}"

@@ -1,4 +1,4 @@
-"""A model card: what a run's network was trained on and how, how good it is over the seeds of its sweep, and what it cost."""
+"""A model card: the data and the recipe of a run's network, its results over the seeds of its sweep, and its cost."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from vitssl.run_folder import BEST, LAST
 from vitssl.sweep_folder import is_sweep
 from vitssl.words import counted, listed
 
-# what done.json has of a checkpoint and its weights, and what it is called
+# {(checkpoint, weights): (key of their test results in done.json, words for them)}
 MEASURED = {
     (LAST, "model"): ("test", "after the last epoch"),
     (LAST, "ema"): ("test_ema", "averaged weights after the last epoch"),
@@ -30,12 +30,12 @@ TAGS = {True: "image-classification", False: "image-feature-extraction"}
 
 
 def text(folder: Path, classifier: bool, checkpoint: str = LAST, weights: str = "model") -> str:
-    """A model card in Markdown, with the metadata that model hubs read.
+    """Return a model card in Markdown, with the metadata that model hubs read.
 
     Args:
-        folder: the run folder; where its sweep's folder is around it, the card has the other seeds and the stages before.
-        classifier: does the exported network classify?
-        checkpoint, weights: which of the run's it has, as `vitssl.load` takes them; results of others are not its own.
+        folder: the run folder; if it lies in its sweep's folder, the card also has the other seeds and the earlier stages.
+        classifier: whether the exported network classifies.
+        checkpoint, weights: the exported weights of the run, as `vitssl.load` takes them; results of others are not its own.
     """
     sweep = collect(folder.resolve().parent) if is_sweep(folder.resolve().parent) else None
     cell = _cell(sweep, folder.resolve()) if sweep else None
@@ -55,27 +55,27 @@ def text(folder: Path, classifier: bool, checkpoint: str = LAST, weights: str = 
 
 
 def shrunk(cache_px: int | None) -> str:
-    """What a run did to images before the transform that it exports; empty where that is nothing."""
+    """Return what the run did to images before the transform that is exported; empty if that is nothing."""
     return f"images with a short side above {cache_px} px were first shrunk to that (data.cache_px)" if cache_px else ""
 
 
 def _cell(sweep: Sweep, folder: Path) -> Cell | None:
-    """The cell that the run is the last stage of, or else one that it is a stage of."""
-    mine = [cell for cell in sweep.cells if any(run.path.resolve() == folder for _, run in cell.stages)]
-    return next((cell for cell in mine if cell.last.path.resolve() == folder), mine[0] if mine else None)
+    """Return the cell whose last stage is the run, or else the first one that has it as an earlier stage; None without one."""
+    cells = [cell for cell in sweep.cells if any(run.path.resolve() == folder for _, run in cell.stages)]
+    return next((cell for cell in cells if cell.last.path.resolve() == folder), cells[0] if cells else None)
 
 
 def _chain(cell: Cell, folder: Path) -> list[tuple[str, RunFolder]]:
-    """The stages up to the run."""
+    """Return the stages of a cell up to the run in ``folder``, included."""
     place = next(i for i, (_, run) in enumerate(cell.stages) if run.path.resolve() == folder.resolve())
     return cell.stages[: place + 1]
 
 
 def _network(run: RunFolder, classifier: bool) -> str:
     backbone, px = run.run["backbone"], run.run["data"]["image_size"]
-    what = "A classifier" if classifier else "A backbone without a classifier"
+    kind = "A classifier" if classifier else "A backbone without a classifier"
     cost = run.cost
-    size = f"{what}: {backbone.get('timm_model') or backbone['name']} for images of {px} px"
+    size = f"{kind}: {backbone.get('timm_model') or backbone['name']} for images of {px} px"
     if cost:
         size += (
             f", {quantity(cost['params_inference'] / 1e6, 'M')} parameters and {quantity(cost['macs_inference'] / 1e9, 'GMACs')} an image"
@@ -88,10 +88,10 @@ def _data(stages: list[tuple[str, RunFolder]]) -> list[str]:
     for name, run in stages:
         if "data" in run.job:
             facts = run.job["data"]
-            held = f", {facts['val_images']:,} held out" if facts["val_images"] else ""
-            images = f"{facts['train_images']:,} training images ({facts['labelled_images']:,} labelled){held}"
-            told = f"{facts['name']}, {counted(facts['classes'], 'class', 'classes')}, {images}, {facts['test_images']:,} test images"
-            lines.append(f"- {name}: {told} (sha256 {facts['sha256'][:12]})")
+            held_out = f", {facts['val_images']:,} held out" if facts["val_images"] else ""
+            images = f"{facts['train_images']:,} training images ({facts['labelled_images']:,} labelled){held_out}"
+            details = f"{facts['name']}, {counted(facts['classes'], 'class', 'classes')}, {images}, {facts['test_images']:,} test images"
+            lines.append(f"- {name}: {details} (sha256 {facts['sha256'][:12]})")
         if names := origins(run):
             lines.append(f"- {name}: {'the weights of' if 'imported' in run.job else 'starts from'} {listed(names)}")
     return lines or ["Not recorded."]
@@ -110,13 +110,13 @@ def _recipe(name: str, run: RunFolder) -> str:
 
 
 def _views(views: dict[str, Any]) -> str:
-    """What each view does to an image, by the fields that are set."""
+    """Describe what each view does to an image, by the fields that are set."""
     shown = []
     for name, view in views.items():
         if view is not None:
-            on = {key: value for key, value in view.items() if key in ("scale", "hflip", "auto_augment", "color") and value}
-            on |= {key: view[key] for key in ("erasing_prob", "mixup_alpha", "cutmix_alpha") if view[key]}
-            shown.append(f"{name} {view['crop']} " + " ".join(f"{key}={json.dumps(value)}" for key, value in on.items()))
+            active = {key: value for key, value in view.items() if key in ("scale", "hflip", "auto_augment", "color") and value}
+            active |= {key: view[key] for key in ("erasing_prob", "mixup_alpha", "cutmix_alpha") if view[key]}
+            shown.append(f"{name} {view['crop']} " + " ".join(f"{key}={json.dumps(value)}" for key, value in active.items()))
     return "; ".join(shown)
 
 
@@ -125,19 +125,19 @@ def _results(run: RunFolder, sweep: Sweep | None, cell: Cell | None, checkpoint:
     recorded, when = MEASURED.get((checkpoint, weights), ("", ""))
     if test := run.done.get(recorded):
         lines.append(f"- this model, {when}: top-1 {test['top1']:.2f} % of {test.get('count', 0):,} test images")
-    these = {(LAST, weights): weights, (BEST, "model"): "best"}.get((checkpoint, weights))
+    evaluated_weights = {(LAST, weights): weights, (BEST, "model"): "best"}.get((checkpoint, weights))
     for name, entry in run.evals.items():
-        if entry["config"].get("weights", "model") != these:
+        if entry["config"].get("weights", "model") != evaluated_weights:
             continue
-        told = telling(run, name, entry["metrics"])
-        shown = ", ".join(f"{METRICS[key].title} {value:.2f}" for key, value in told.items() if key in METRICS)
+        metrics = telling(run, name, entry["metrics"])
+        shown = ", ".join(f"{METRICS[key].title} {value:.2f}" for key, value in metrics.items() if key in METRICS)
         lines.append(f"- this model, evaluator {name}: {shown}")
     if not lines and (checkpoint, weights) != (LAST, "model"):
         lines.append(f"- this model ({checkpoint}, weights {weights}): not evaluated")
     if sweep and cell and cell.last is run:
         metric = sweep.facts["metric"]
-        same = [c for c in sweep.cells if c.arm == cell.arm and without(c.axes, SEED) == without(cell.axes, SEED)]
-        scores = [score for c in same if (score := c.result(*metric_parts(metric))) is not None]
+        same_recipe = [c for c in sweep.cells if c.arm == cell.arm and without(c.axes, SEED) == without(cell.axes, SEED)]
+        scores = [score for c in same_recipe if (score := c.result(*metric_parts(metric))) is not None]
         if len(scores) > 1:
             shown = f"{measured_by(metric).title} {plus_minus(scores)} (mean ± std)"
             when = "at the epoch that held-out images choose" if metric_parts(metric)[0] == "selected" else "after the last epoch"

@@ -1,4 +1,4 @@
-"""report.html: one self-contained page that a colleague reads without asking: first what was found, then everything behind it."""
+"""report.html: one self-contained page that a colleague understands without help: first the findings, then everything behind them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _link(paper: dict[str, str]) -> str:
 
 
 def html(report: sections.Report) -> str:
-    """The whole page."""
+    """Return the report as one HTML page."""
     grid = report.grid
     paper = grid.sweep.facts["paper"]
     source = f" Reproduces {escape(paper['table'])} of {_link(paper)}." if paper else ""
@@ -38,22 +38,22 @@ def html(report: sections.Report) -> str:
         for text, name in details.warnings(grid).items()
     )
     links = "\n".join(f'<a href="{name}">{words}</a>' for name, words in FILES.items())
-    about = f"{escape(sections.compared(grid))}{source} {escape(progress(grid.sweep))}"
+    introduction = f"{escape(sections.compared(grid))}{source} {escape(progress(grid.sweep))}"
     shown = sections.contents(report)
-    below = " ".join(f'<a href="#{blocks.anchor(section.name)}">{escape(section.name)}</a>' for section in shown.more)
-    more = "".join(_section(section, "" if section.name in NARROW else "whole") for section in shown.more)
+    links_below = " ".join(f'<a href="#{blocks.anchor(section.name)}">{escape(section.name)}</a>' for section in shown.more)
+    sections_below = "".join(_section(section, "" if section.name in NARROW else "whole") for section in shown.more)
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(sections.title(grid))}</title>\n<style>\n{CSS}</style>\n</head>\n<body>\n<header>\n<h1>{escape(grid.sweep.name)}</h1>\n"
-        f'<p>{about}</p>\n{warnings}<p class="links">{links}</p>\n<nav class="links">Below: {below}</nav>\n</header>\n'
+        f'<p>{introduction}</p>\n{warnings}<p class="links">{links}</p>\n<nav class="links">Below: {links_below}</nav>\n</header>\n'
         f"<main>\n{_first(shown)}"
-        f'<div class="more">\n{more}</div>\n</main>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n'
+        f'<div class="more">\n{sections_below}</div>\n</main>\n<script>\n{SCRIPT}</script>\n</body>\n</html>\n'
     )
 
 
 def _first(shown: sections.Contents) -> str:
-    """What was found, the main table, and accuracy against what is exact of its cost: side by side where there is room."""
+    """Return the top of the page: the findings, the main table and the plots of accuracy, side by side if there is room."""
     plots = "".join(
         f'<div class="block"><h2>{escape(section.name)}</h2>\n{"".join(_block(part, section) for part in section.parts)}</div>\n'
         for section in shown.front
@@ -72,7 +72,7 @@ def _section(section: sections.Section, kind: str = "") -> str:
 
 
 def _beside(part: sections.Part) -> bool:
-    """May it stand beside others? A place where several plots take turns has a line of its own."""
+    """Whether a part may stand beside others; a place in which several plots take turns has a row of its own."""
     return isinstance(part, Table) or (isinstance(part, sections.Plots) and len(part.by_name) == 1)
 
 

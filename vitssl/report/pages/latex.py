@@ -1,4 +1,4 @@
-"""Tables as LaTeX that fits the columns of a two-column paper: booktabs, short captions, small type rather than a \\resizebox."""
+"""Tables as LaTeX that fits the columns of a two-column paper: booktabs, short captions, and small type instead of a \\resizebox."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from vitssl.report.table import DASH, MINUS, PUBLISHED, Entry, Table
 from vitssl.report.tables import differences, main_table, selection, spending
 from vitssl.words import counted
 
-# widths in Computer Modern at 10 pt: of most letters and digits, of narrow and of wide ones; how much wider bold ones are
+# widths of characters in Computer Modern at 10 pt: of most letters and digits, of narrow ones, of wide ones; the factor for bold ones
 LETTER_PT, NARROW_PT, WIDE_PT, BOLD = 5.3, 3.4, 8.2, 1.15
 NARROW, WIDE = frozenset("iljtfr.,:;'|!()[] "), frozenset("mwMWABCDEFGHKNOPQRSTUVXYZ&%@±+=" + MINUS + DASH)
-SCALE, SPACE_PT = 0.8, 2.5  # of \\footnotesize, and beside each column
-WIDTHS_PT = {"table": 229.0, "table*": 469.0}  # of LaTeX's own article, whose columns are the narrowest of the usual classes
-SEEDS = re.compile(r"^([\d.]+(?: ± [\d.]+)?) \(([^)]*)\)$")  # an accuracy, and of how many seeds it is
-BESIDE = ("baseline", "training_macs")  # of several columns of the sweep, which have tables of their own
-# the small letters of Greek in Unicode's order; \omicron does not exist, and of the capitals those that look Latin do not
+SCALE, SPACE_PT = 0.8, 2.5  # the size of \footnotesize relative to 10 pt, and the space on each side of a column
+WIDTHS_PT = {"table": 229.0, "table*": 469.0}  # of LaTeX's article class, which has the narrowest columns of the usual classes
+SEEDS = re.compile(r"^([\d.]+(?: ± [\d.]+)?) \(([^)]*)\)$")  # an accuracy, and its number of seeds in brackets
+BESIDE = ("baseline", "training_macs")  # columns with tables of their own if the sweep has several columns
+# the small Greek letters in Unicode's order; LaTeX has no \omicron, and no commands for the capitals that look like Latin ones
 GREEK = (
     "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu", "xi", "", "pi", "rho",
     "varsigma", "sigma", "tau", "upsilon", "phi", "chi", "psi", "omega",
@@ -38,12 +38,17 @@ TEX = {
     **{c: f"\\{c}" for c in "&%_#${}"},
     **{c: f"${command}$" for c, command in MATH.items()},
 }  # fmt: skip
-LAST_OF_LATIN = "\u017f"  # what LaTeX knows without further packages
+LAST_OF_LATIN = "\u017f"  # LaTeX knows the characters up to this one without further packages
 
 
 def paper(grid: Grid, names: list[str] | None = None) -> str:
-    """table.tex: the main table with the columns of these names, one for each cost that arms are equal in, and what held-out images
-    chose where they did.
+    """Return the content of table.tex.
+
+    It has a main table for each cost that arms are made equal in, and the settings that held-out images chose, if any. If the sweep has
+    several columns and ``names`` is None, further tables have the differences from the baseline and the costs.
+
+    Args:
+        names: the columns of the main table; None: the usual ones.
 
     Raises:
         ConfigError: a column that does not exist.
@@ -58,7 +63,7 @@ def paper(grid: Grid, names: list[str] | None = None) -> str:
 
 
 def _beside_several_columns(grid: Grid, label: str) -> list[str]:
-    """What a table of several columns of the sweep has no room for: differences from the baseline, and what the arms cost."""
+    """Return the tables for which a main table of several columns has no room: differences from the baseline, and costs of the arms."""
     gaps, cost = differences.differences(grid), spending.cost(grid)
     columns = 4 if costs.doubted(grid) else len(cost.header)  # arm, column, and multiply-adds, which are exact
     caption = f"{main_table.title(grid)}{main_table.tested(grid)}: difference from {grid.baselines()}{_intervals(grid)}."
@@ -69,9 +74,10 @@ def _beside_several_columns(grid: Grid, label: str) -> list[str]:
 
 
 def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
-    """The table without what a short caption can say: the number of seeds, where all arms have as many. And that caption.
+    """Return the main table for a paper, and its short caption.
 
-    What was measured and does not compare the arms is there only if it is asked for by name.
+    If all entries have equally many seeds, the caption says how many, and the entries do not. Measured costs that cannot be compared
+    between arms are left out unless ``names`` has them.
     """
     doubted = main_table.MEASURED if costs.doubted(grid) else set()
     left_out = {"difference", *doubted, *(BESIDE if len(grid.columns) > 1 else ())}
@@ -83,26 +89,26 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
         seeds = f"mean ± std over {counted(int(count), 'seed')}"
         made.rows = [[replace(entry, text=SEEDS.sub(r"\1", entry.text)) for entry in row] for row in made.rows]
     printed = any(entry.kind == PUBLISHED for row in made.rows for entry in row)
-    said = [
+    notes = [
         f"{seeds}{_intervals(grid) if 'baseline' in names else ''}",
         f"bold: {main_table.BOLD}" if made.best else "",
         "italics: printed in the paper" if printed else "",
         "costs of training one model" if main_table.SPENT & set(names) else "",
         "measured hours and energy are not comparable between arms" if doubted & set(names) else "",
     ]
-    at = f" at {grid.part}" if grid.part else ""
-    return made, f"{main_table.title(grid)}{main_table.tested(grid)}{at}: {'; '.join(filter(None, said))}."
+    at_part = f" at {grid.part}" if grid.part else ""
+    return made, f"{main_table.title(grid)}{main_table.tested(grid)}{at_part}: {'; '.join(filter(None, notes))}."
 
 
 def _intervals(grid: Grid) -> str:
-    """In the words of a paper; nothing where there are none."""
+    """Return what a caption says of the confidence intervals; empty if there are none."""
     gaps = [gap for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column)) and gap.low is not None]
     over = "seeds and test images" if any(gap.images for gap in gaps) else "seeds"
     return f", in brackets 95 % intervals (paired over {over}, not corrected for multiple comparisons)" if gaps else ""
 
 
 def latex(table: Table, caption: str, label: str) -> str:
-    """A table environment to be referred to as tab:``label``, or several where even both columns of a page are too narrow for all of it."""
+    """Return a table environment with the label tab:``label``, or several if the table is too wide even for both columns of a page."""
     fit = next((environment for environment, width_pt in WIDTHS_PT.items() if _width_pt(table) <= width_pt), None)
     if fit is not None or len(table.header) <= 2:
         return _environment(table, rf"\caption{{{tex(caption)}}}\label{{tab:{label}}}", fit or "table*")
@@ -117,7 +123,7 @@ def _first(table: Table, count: int) -> Table:
 
 
 def _width_pt(table: Table) -> float:
-    """Of all columns, with the space between them; a group's name may be wider than its columns."""
+    """Return the width of all columns with the space between them; the name of a group may be wider than its columns."""
     widths = []
     for c, name in enumerate(table.header):
         cells = [_text_pt(row[c].text) * (BOLD if (r, c) in table.best else 1) for r, row in enumerate(table.rows)]
@@ -135,26 +141,26 @@ def _text_pt(text: str) -> float:
 
 
 def _environment(table: Table, caption: str, environment: str) -> str:
-    """A booktabs tabular in its environment, below the commands of its caption."""
+    """Return a booktabs tabular in its environment, below the LaTeX commands ``caption``."""
     sides = "".join("l" if i in table.left else "r" for i in range(len(table.header)))
-    groups, rules, at = [], [], 1
+    groups, rules, column = [], [], 1
     for label, span in table.groups:
         groups.append(rf"\multicolumn{{{span}}}{{c}}{{{tex(label)}}}")
-        rules += [rf"\cmidrule(lr){{{at}-{at + span - 1}}}"] if label else []
-        at += span
-    over = [" & ".join(groups) + r" \\", "".join(rules)] if any(label for label, _ in table.groups) else []
+        rules += [rf"\cmidrule(lr){{{column}-{column + span - 1}}}"] if label else []
+        column += span
+    above = [" & ".join(groups) + r" \\", "".join(rules)] if any(label for label, _ in table.groups) else []
     body = [" & ".join(_cell(e, (r, c) in table.best) for c, e in enumerate(row)) + r" \\" for r, row in enumerate(table.rows)]
     lines = [
         rf"\begin{{{environment}}}", r"\centering", rf"\footnotesize\setlength{{\tabcolsep}}{{{SPACE_PT}pt}}",
         r"\setlength{\belowcaptionskip}{4pt}",
-        caption, rf"\begin{{tabular}}{{@{{}}{sides}@{{}}}}", r"\toprule", *over, *_header(table), r"\midrule", *body,
+        caption, rf"\begin{{tabular}}{{@{{}}{sides}@{{}}}}", r"\toprule", *above, *_header(table), r"\midrule", *body,
         r"\bottomrule", r"\end{tabular}", rf"\end{{{environment}}}",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
 def _header(table: Table) -> list[str]:
-    """Names of columns, in as many lines as the longest takes, the last ones at the bottom."""
+    """Return the header with the names of the columns in as many lines as the longest one takes; shorter ones stand at the bottom."""
     names = [_lines(name) for name in table.header]
     depth = max(map(len, names))
     padded = [[""] * (depth - len(name)) + name for name in names]
@@ -162,7 +168,7 @@ def _header(table: Table) -> list[str]:
 
 
 def _lines(name: str) -> list[str]:
-    """A column's name in lines of about a dozen letters."""
+    """Break the name of a column into lines of about a dozen letters."""
     lines = [""]
     for word in name.split():
         if lines[-1] and len(lines[-1]) + len(word) >= 12:
@@ -179,5 +185,5 @@ def _cell(entry: Entry, best: bool) -> str:
 
 
 def tex(text: str) -> str:
-    """The text with LaTeX's own characters escaped, those that it cannot set by their number; CO2e with its index."""
+    """Escape a text for LaTeX: characters that it cannot set become their Unicode number, and CO2 gets its subscript."""
     return "".join(TEX.get(c, c if c <= LAST_OF_LATIN else f"(U+{ord(c):04X})") for c in text).replace("CO2", r"CO\textsubscript{2}")

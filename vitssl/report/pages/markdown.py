@@ -1,4 +1,4 @@
-"""report.md: the page for viewers that show no HTML."""
+"""report.md: the report for viewers that show no HTML."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from vitssl.report.tables import details
 
 
 def markdown(report: sections.Report) -> str:
-    """The page's sections in its order; plots are links to their files, and pictures are left to the page."""
+    """Return the report in the page's order; plots are links to their files, and strips of pictures are left to the page."""
     grid, shown = report.grid, sections.contents(report)
     warnings = [f"**Warning:** {text}: see [{name}](#{anchor(name)})." for text, name in details.warnings(grid).items()]
-    given = [*shown.found, *shown.main, *shown.front, *shown.more]
+    all_sections = [*shown.found, *shown.main, *shown.front, *shown.more]
     head = [f"# {sections.title(grid)}", f"{sections.compared(grid)} {progress(grid.sweep)}", *warnings]
-    return "\n\n".join([*head, *filter(None, map(_section, given))]) + "\n"
+    return "\n\n".join([*head, *filter(None, map(_section, all_sections))]) + "\n"
 
 
 def _section(section: sections.Section) -> str:

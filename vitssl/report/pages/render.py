@@ -1,4 +1,4 @@
-"""A table as HTML, Markdown and for the terminal."""
+"""Tables as HTML, as Markdown and as text for a terminal."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from vitssl.words import counted
 
 NUMBER = re.compile(r"[-+]?\d+(\.\d+)?(e[-+]?\d+)?")
 INTERVAL = re.compile(r"^(\S+ )(\[.*\])$")
-UNIT, NO_BREAK = re.compile(r"(?<=^[kMGT]) "), "\N{NO-BREAK SPACE}"  # the space between a prefix and what it counts
-FIELD = re.compile(r"(?<=[a-z0-9])[._](?=[a-z])")  # after which a field's name may go on in another line
-GAP = 2  # letters between columns of a terminal
-MOST_UNBROKEN = 32  # letters of an arm's name that stand in one line of a terminal
+UNIT, NO_BREAK = re.compile(r"(?<=^[kMGT]) "), "\N{NO-BREAK SPACE}"  # the space between a prefix and the word that it counts
+FIELD = re.compile(r"(?<=[a-z0-9])[._](?=[a-z])")  # the separators in a field's name, after which a line may break
+GAP = 2  # spaces between columns in a terminal
+MOST_UNBROKEN = 32  # a terminal shows names of arms in one line if none has more letters
 STYLES = {PUBLISHED: "italic blue", NOTE: "dim", BAD: "bold red"}
 
 
 def coded(text: str) -> str:
-    """As HTML, with what stands between backticks as code."""
+    """Return a text as HTML; what stands between backticks becomes code."""
     return re.sub("`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def html(table: Table) -> str:
-    """A <figure> that scrolls inside the page when that is narrow; a script may sort its lines by the cells' data-value."""
+    """Return a table as a <figure> that scrolls inside a narrow page; a script may sort its rows by the data-value of the cells."""
     groups = "".join(f'<th colspan="{span}" class="group">{escape(label)}</th>' for label, span in table.groups)
     names = [UNIT.sub(NO_BREAK, escape(name)) for name in table.header]
     head = "".join(f'<th class="{_side(table, i)}" scope="col">{name}</th>' for i, name in enumerate(names))
     body = "".join(f"<tr>{''.join(_html_cell(table, r, c, e) for c, e in enumerate(row))}</tr>\n" for r, row in enumerate(table.rows))
-    over = f'<tr class="groups">{groups}</tr>' if groups else ""
+    group_row = f'<tr class="groups">{groups}</tr>' if groups else ""
     return (
         f'<figure><div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}"><table>\n'
-        f"<thead>{over}<tr>{head}</tr></thead>\n<tbody>{body}</tbody>\n</table></div>\n<figcaption>{coded(table.caption)}</figcaption></figure>\n"
+        f"<thead>{group_row}<tr>{head}</tr></thead>\n<tbody>{body}</tbody>\n</table></div>\n<figcaption>{coded(table.caption)}</figcaption></figure>\n"
     )
 
 
@@ -50,21 +50,22 @@ def _html_cell(table: Table, row: int, column: int, entry: Entry) -> str:
     tag = 'th scope="row"' if column == 0 else "td"
     value = None if column in table.left else sorted_by(entry)
     data = "" if value is None else f' data-value="{value:.12g}"'
-    text = INTERVAL.sub(r'\1<span class="interval">\2</span>', escape(entry.text))  # which has a line of its own on a phone
+    text = INTERVAL.sub(r'\1<span class="interval">\2</span>', escape(entry.text))  # on a phone, an interval has a line of its own
     text = FIELD.sub(r"\g<0><wbr>", text) if column == 0 else text
     text = f'<a href="{escape(entry.link)}">{text}</a>' if entry.link else text
     return f'<{tag} class="{classes}"{data}>{text}</{tag.split()[0]}>'
 
 
 def sorted_by(entry: Entry) -> float | None:
-    """The number that a cell is sorted by: what was computed, or the one that its text begins with; None where there is none."""
+    """Return the number that a cell is sorted by: the computed value, or else the number that its text begins with; None without one."""
     if entry.parts:
         return sum(entry.parts)
-    found = NUMBER.match(entry.text.replace(MINUS, "-").replace(",", ""))
-    return float(found[0]) if found else None
+    match = NUMBER.match(entry.text.replace(MINUS, "-").replace(",", ""))
+    return float(match[0]) if match else None
 
 
 def markdown(table: Table) -> str:
+    """Return a table as Markdown, with its caption below."""
     names = _flat_header(table)
     rules = [":--" if i in table.left else "--:" for i in range(len(names))]
     lines = [names, rules, *([_marked(e, (r, c) in table.best) for c, e in enumerate(row)] for r, row in enumerate(table.rows))]
@@ -73,19 +74,20 @@ def markdown(table: Table) -> str:
 
 
 def _flat_header(table: Table) -> list[str]:
-    """Column names with their group's, for formats with one line of header."""
+    """Return the column names for formats with a single header line: a name that occurs in several groups comes after its group's."""
     labels = [label for label, span in table.groups for _ in range(span)] or [""] * len(table.header)
     repeated = {name for name in table.header if table.header.count(name) > 1}
     return [f"{label}: {name}" if name in repeated and label else name for label, name in zip(labels, table.header, strict=True)]
 
 
 def _marked(entry: Entry, best: bool) -> str:
+    """Return the text of a cell with Markdown emphasis: italic if published, bold if failed or the best."""
     mark = {PUBLISHED: "*", BAD: "**"}.get(entry.kind, "**" if best else "") if entry.text != DASH else ""
     return f"{mark}{entry.text}{mark}"
 
 
 def terminal(tables: list[Table], lines: list[str], width: int | None = None) -> str:
-    """Tables and lines for a terminal of ``width`` columns (None: the current one); a table that is wider leaves its last columns out."""
+    """Return tables and lines for a terminal of ``width`` columns (None: the current one); wider tables lose their last columns."""
     out = StringIO()
     screen = console(width=width)
     page = console(file=out, width=screen.width, force_terminal=screen.is_terminal)
@@ -97,17 +99,18 @@ def terminal(tables: list[Table], lines: list[str], width: int | None = None) ->
 
 
 def narrowed(table: Table, width: int) -> Table:
-    """The first columns of a table, as many as fit side by side without a break inside a figure; its title says how many it lacks."""
-    table = replace(table, header=_flat_header(table), groups=[])  # columns that are left out are what tells those apart that stay
+    """Return the first columns of a table, as many as fit without a break inside a number; its title says how many are left out."""
+    # before columns are left out, since a name may be repeated only in one of those
+    table = replace(table, header=_flat_header(table), groups=[])
     widths = [least for least, _ in _widths(table)]
     count = next((n for n in range(len(widths), 2, -1) if sum(widths[:n]) + GAP * n <= width), min(2, len(widths)))
-    lacking = len(widths) - count
-    left_out = f" ({counted(lacking, 'more column')} in report.html)" if lacking else ""
+    missing = len(widths) - count
+    left_out = f" ({counted(missing, 'more column')} in report.html)" if missing else ""
     return replace(table.pick(list(range(count))), title=table.title + left_out)
 
 
 def _widths(table: Table) -> list[tuple[int, int]]:
-    """Of every column: without a break inside of figures and of words, and without any break."""
+    """Return two widths for every column: the least one without a break inside numbers and words, and the one without any break."""
     widths = []
     for i, name in enumerate(_flat_header(table)):
         texts = [row[i].text for row in table.rows]
@@ -118,14 +121,14 @@ def _widths(table: Table) -> list[tuple[int, int]]:
 
 
 def _rich(table: Table, width: int) -> rich.table.Table:
-    """Columns as narrow as they can be; what is left of the width goes to those that break lines, from the first."""
+    """Make the columns as narrow as possible; spare width goes to the columns that break lines, from the first one."""
     shown = rich.table.Table(title=table.title, title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0))
     widths = _widths(table)
     spare = max(0, width - sum(least for least, _ in widths) - GAP * len(widths))
     for i, (name, (least, whole)) in enumerate(zip(_flat_header(table), widths, strict=True)):
-        more = min(spare, whole - least)
-        spare -= more
-        shown.add_column(name, justify="left" if i in table.left else "right", width=least + more)
+        extra = min(spare, whole - least)
+        spare -= extra
+        shown.add_column(name, justify="left" if i in table.left else "right", width=least + extra)
     for r, row in enumerate(table.rows):
         shown.add_row(*(Text(e.text, style="bold" if (r, c) in table.best else STYLES.get(e.kind, "")) for c, e in enumerate(row)))
     return shown

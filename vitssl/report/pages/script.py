@@ -1,5 +1,7 @@
-"""What the report page does besides being read: tables are sorted by a click on a column's name, what is wider than the page says so, and
-text is copied. Without it all of this is there as plain text."""
+"""The script of the report page: it sorts tables by a click on a column's name, marks what is wider than the page, and copies text.
+
+Without the script, the page shows the same content.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report shows, in its order. The page and report.md lay the same sections out, each in its own way."""
+"""The sections of a report, in their order; the page and report.md lay them out, each in its own way."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from vitssl.words import counted
 FRONT: dict[str, dict[str, str]] = {
     "Accuracy against training cost": {"multiply-adds": "accuracy_vs_macs", "energy": "accuracy_vs_energy", "time": "accuracy_vs_hours"},
     "Accuracy over what the sweep varies": {"": "accuracy_by_axis"},
-}  # the plots that a report begins with, by heading
+}  # the plots at the top of a report, by heading
 CURVES = {"over images seen": "learning_curves_images", "over epochs": "learning_curves", "over wall time": "learning_curves_time"}
 ENERGY, CONFUSION = "energy_by_component", "confusion"
-MOST_BESIDE = 9  # columns of a table that leaves room for a plot beside it
+MOST_BESIDE = 9  # columns of a main table that leaves room for a plot beside it, at most
 VIEWS = "The first images of the first batch, as the network sees them."
 RECONSTRUCTED = "Eight test images after the last step: the objective's input, its reconstruction, and the original images."
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """A plot as a page shows it: its caption, and the <svg> element."""
+    """A plot as a page shows it: its caption and its <svg> element."""
 
     caption: str
     svg: str
@@ -39,12 +39,12 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Report:
-    """What a report is made from.
+    """The material of a report.
 
     Attributes:
-        plots: by file name.
-        analyses: figures of what `vitssl analyze` found, by file name.
-        columns: of the main table, by name; None: the usual ones.
+        plots: the plots of the sweep, by file name.
+        analyses: the figures of what `vitssl analyze` found, by file name.
+        columns: the names of the main table's columns; None: the usual ones.
     """
 
     grid: Grid
@@ -55,14 +55,14 @@ class Report:
 
 @dataclass(frozen=True)
 class Plots:
-    """Plots that take turns at one place: by what each is called there its file's name, and how it looks."""
+    """Plots that take turns in one place: {name there: (file name, plot)}."""
 
     by_name: dict[str, tuple[str, Drawn]]
 
 
 @dataclass(frozen=True)
 class Found:
-    """Sentences, by what they are about."""
+    """Sentences about the results, by their subject."""
 
     said: dict[str, list[str]]
 
@@ -81,10 +81,10 @@ class Text:
 
 @dataclass(frozen=True)
 class Pairs:
-    """What things are called, and what they are.
+    """Names with their texts.
 
     Attributes:
-        behind: the words behind which they are folded away; empty: they are not.
+        behind: the words behind which the pairs are folded away; empty: they are always shown.
     """
 
     texts: dict[str, str]
@@ -93,7 +93,7 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Strips:
-    """Pictures, and what they all are."""
+    """Pictures with one caption for all."""
 
     pictures: list[seen.Picture]
     caption: str
@@ -109,8 +109,10 @@ Part = Table | Plots | Found | Lines | Text | Pairs | Strips | Failed
 
 @dataclass(frozen=True)
 class Section:
-    """Parts under a heading, of which tables and plots stand side by side where there is room. A table of the section's own title needs no
-    second one."""
+    """Parts under a heading.
+
+    Tables and plots stand side by side if there is room. A table whose title is the section's name is shown without the title.
+    """
 
     name: str
     parts: list[Part]
@@ -118,10 +120,14 @@ class Section:
 
 @dataclass(frozen=True)
 class Contents:
-    """Sections that hold something: what was found, the main table (or several), plots of accuracy, and everything behind these.
+    """The sections of a report that are not empty.
 
     Attributes:
-        narrow: does the main table leave room for plots beside it?
+        found: what was found.
+        main: the main table, or several.
+        front: the plots of accuracy.
+        more: everything behind these.
+        narrow: whether the main table leaves room for plots beside it.
     """
 
     found: list[Section]
@@ -132,7 +138,7 @@ class Contents:
 
 
 def contents(report: Report) -> Contents:
-    """All that is shown, without sections that would be empty."""
+    """Return all that a report shows, without sections that would be empty."""
     grid = report.grid
     tables = [main_table.table(part, report.columns) for part in grid.parts]
     return Contents(
@@ -145,6 +151,7 @@ def contents(report: Report) -> Contents:
 
 
 def _more(report: Report) -> list[Section]:
+    """Return the sections below the main table and the first plots; some may be empty."""
     grid = report.grid
     differing, shared = settings(grid)
     equal = f"Settings that are equal wherever they are on ({len(shared)})"
@@ -175,22 +182,22 @@ def _more(report: Report) -> list[Section]:
 
 
 def _part(kind: Callable[..., Part], content: Any, *more: str) -> list[Part]:
-    """A part, unless it would be empty."""
+    """Return a list with the part that ``kind`` makes of ``content``, or an empty list if there is no content."""
     return [kind(content, *more)] if content else []
 
 
 def _tables(*tables: Table | None) -> list[Part]:
-    """Those that have lines."""
+    """Return the tables that have rows and more than one column."""
     return [table for table in tables if table is not None and table.rows and len(table.header) > 1]
 
 
 def _plots(report: Report, names: dict[str, str]) -> list[Part]:
-    """Those of the names that were drawn, in one place."""
+    """Return the plots of ``names`` ({words: file name}) that were drawn, as one part in which they take turns."""
     return _part(Plots, {words: (name, report.plots[name]) for words, name in names.items() if name in report.plots})
 
 
 def _full(sections: list[Section]) -> list[Section]:
-    """Without empty ones."""
+    """Return the sections that have parts."""
     return [section for section in sections if section.parts]
 
 
@@ -202,7 +209,7 @@ def title(grid: Grid) -> str:
 
 
 def compared(grid: Grid) -> str:
-    """What the sweep compares, in one sentence; an axis of a single value says nothing of that."""
+    """Return a sentence on what the sweep compares; axes with a single value are left out."""
     axes = {axis: values for axis, values in grid.sweep.facts["axes"].items() if len(values) > 1}
     over = "; ".join(f"{'seeds' if axis == SEED else grid.short(axis)} {', '.join(map(str, values))}" for axis, values in axes.items())
     arms = ", ".join(grid.called(arm) for arm in grid.sweep.arms)
@@ -210,7 +217,10 @@ def compared(grid: Grid) -> str:
 
 
 def notes(grid: Grid) -> list[str]:
-    """The sweep's notes and those of its arms, as far as the command line cannot contradict them, and what that changed."""
+    """Return the notes of the sweep and its arms, and a note on fields that were set on the command line.
+
+    Notes that such a field may contradict are left out.
+    """
     arms, valid = grid.sweep.arms, not _contradicts(grid.sweep)
     return [
         *(grid.sweep.facts["notes"] if valid else []),
@@ -221,7 +231,7 @@ def notes(grid: Grid) -> list[str]:
 
 
 def _overridden(sweep: Sweep) -> str:
-    """What the command line changed; empty where nothing was changed."""
+    """Return a note on the fields that the command line set; empty if it set none."""
     if not (fields := sweep.facts["overrides"]):
         return ""
     noted = sweep.facts["notes"] or any(arm.note for arm in sweep.arms)
@@ -232,5 +242,5 @@ def _overridden(sweep: Sweep) -> str:
 
 
 def _contradicts(sweep: Sweep) -> bool:
-    """Did the command line set a field that results follow from? What the sweep file's notes say of its settings may then be wrong."""
+    """Whether the command line set a field that results depend on, so that the sweep file's notes on its settings may be wrong."""
     return not all(map(without_influence, sweep.facts["overrides"]))

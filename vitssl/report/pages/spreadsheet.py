@@ -1,4 +1,4 @@
-"""The sweep's numbers as CSV: a line for each row of the main table, for each model, and for each pair that may be compared."""
+"""The numbers of a sweep as CSV: files with a line per row of the main table, per model, and per pair that may be compared."""
 
 from __future__ import annotations
 
@@ -21,25 +21,28 @@ from vitssl.words import as_cell
 
 
 def numbers(grid: Grid) -> str:
-    """One line per row and column of the table."""
+    """Return table.csv, with a line for each row and column of the main table."""
     return _csv([_line(grid, row, column) for row in grid.rows for column in grid.columns])
 
 
 def by_seed(grid: Grid) -> str:
-    """One line per trained model: its seed, every metric of its last stage, and what all of its stages took."""
+    """Return seeds.csv, with a line for each trained model: its seed, every metric of its last stage, and the cost of all its stages."""
     places = [(row, column) for row in grid.rows for column in grid.columns]
     return _csv([_model(grid, row, column, cell) for row, column in places for cell in row.finished(column)])
 
 
 def pairs(grid: Grid) -> str:
-    """One line per two arms of a column of the sweep, at the same cost where an axis is of that, and per arm at two columns of one data
-    set: the first minus the second. What is of one column and cost is corrected for its comparisons together, as in the report's
-    sentences, and what is between columns too."""
-    alike: dict[object, list[Row]] = {}
+    """Return differences.csv, with a line for each pair that may be compared: the first minus the second.
+
+    A pair is two rows in one column of the sweep, at the same cost if the sweep has an axis of equal costs, or one row in two columns of
+    the same data set. P-values are corrected for multiple comparisons within each column and cost, as in the report's sentences, and
+    together for all pairs between columns.
+    """
+    rows_by_cost: dict[object, list[Row]] = {}
     for row in grid.rows:
-        alike.setdefault(row.values.get(grid.cost_axis), []).append(row)
+        rows_by_cost.setdefault(row.values.get(grid.cost_axis), []).append(row)
     families = [
-        [(one, other, column, column) for one, other in combinations(rows, 2)] for rows in alike.values() for column in grid.columns
+        [(one, other, column, column) for one, other in combinations(rows, 2)] for rows in rows_by_cost.values() for column in grid.columns
     ]
     columns = combinations(grid.columns, 2) if grid.of_one_set else []
     families.append([(row, row, later, earlier) for earlier, later in columns for row in grid.rows])
@@ -47,21 +50,22 @@ def pairs(grid: Grid) -> str:
 
 
 def _family(grid: Grid, places: list[tuple[Row, Row, object, object]]) -> Iterator[dict[str, object]]:
+    """Yield the lines of pairs whose p-values are corrected together (Holm)."""
     gaps = [grid.gap(one, other, column, than) for one, other, column, than in places]
     known = [gap.p for gap in gaps if gap and gap.p is not None]
-    together = iter(holm(known))
+    corrected = iter(holm(known))
     for (one, other, column, than), gap in zip(places, gaps, strict=True):
         p = gap.p if gap else None
         yield {
             **_named(grid, one, column), **{f"than_{name}": value for name, value in _named(grid, other, than).items()},
             "difference": gap and round(gap.mean, 12), "ci95_low": gap and gap.low, "ci95_high": gap and gap.high,
-            "p": p, "p_holm": None if p is None else next(together), "comparisons": len(known),
+            "p": p, "p_holm": None if p is None else next(corrected), "comparisons": len(known),
             "may_be_chance": gap.open if gap and gap.seeds >= LEAST else None, "seeds": gap and gap.seeds, "interval": gap and gap.how,
         }  # fmt: skip
 
 
 def _csv(lines: list[dict[str, object]]) -> str:
-    """Unrounded, for a spreadsheet."""
+    """Return the lines as CSV for a spreadsheet, with unrounded numbers."""
     out = StringIO()
     writer = csv.DictWriter(out, fieldnames=list(dict.fromkeys(key for line in lines for key in line)) or ["arm"], lineterminator="\n")
     writer.writeheader()
@@ -71,7 +75,7 @@ def _csv(lines: list[dict[str, object]]) -> str:
 
 
 def _named(grid: Grid, row: Row, column: object) -> dict[str, object]:
-    """The row and its place."""
+    """Return the arm of a row, the row's axis values, and the column of the sweep if there is one."""
     return {"arm": row.arm.name, **row.values, **({grid.sweep.facts["columns"]: column} if grid.sweep.facts["columns"] else {})}
 
 
@@ -80,7 +84,7 @@ def _model(grid: Grid, row: Row, column: object, cell: Cell) -> dict[str, object
     metrics = {name: telling(run, name, run.metrics(name)) for name in (*OWN, *run.evals)}
     return {
         **_named(grid, row, column), "seed": cell.axes.get(SEED), "run": run.path.name,
-        **{f"{name}_{key}": value for name, of in metrics.items() for key, value in of.items() if isinstance(value, int | float)},
+        **{f"{name}_{key}": value for name, scores in metrics.items() for key, value in scores.items() if isinstance(value, int | float)},
         **_by_stage(cell, "epochs", lambda each: each.done.get("epochs")), **_by_stage(cell, "steps", lambda each: each.done["step"]),
         "training_macs": training_macs(cell),
         _hours(grid): cost.get("device_hours"), "kwh": cost.get("energy_kwh"), "kg_co2e_tracked": cost.get("co2e_kg"),
@@ -117,7 +121,7 @@ def _line(grid: Grid, row: Row, column: object) -> dict[str, object]:
 
 
 def _by_stage(cell: Cell, name: str, value: Callable[[RunFolder], object]) -> dict[str, object]:
-    """Of the last stage by that name alone; of earlier ones with the stage's behind it."""
+    """Return the value of each stage: under ``name`` that of the last stage, under ``name``_<stage> those of earlier ones."""
     *earlier, (_, last) = cell.stages
     return {name: value(last), **{f"{name}_{stage}": value(run) for stage, run in earlier}}
 
