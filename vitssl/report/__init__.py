@@ -1,11 +1,11 @@
-"""Reports of sweeps: tables, plots and a page, from run folders alone.
+"""Reports of sweeps: tables, plots and a page, made from run folders alone.
 
-results/    what the runs did, and what follows for all who show it: seeds gathered in a grid, means, intervals, costs, and their words
-tables/     these as tables, without a word of how one looks
-figures/    as plots
-findings/   as sentences: which arm is best, what to take, what would decide
-pages/      the sections of a report, and all of it as HTML, Markdown, LaTeX, CSV and a model card
-table       what a table is; `units`: in which units its figures are shown
+results/    what the runs did: seeds gathered in a grid, means, intervals and costs, on which every other part builds
+tables/     the results as tables: their content, not their looks
+figures/    the results as plots
+findings/   the results as sentences: which arm is best, which one to take, what would decide an open comparison
+pages/      the sections of a report, and the whole report as HTML, Markdown, LaTeX, CSV and a model card
+table       the data structure of a table; `units`: the units in which its figures are shown
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["read", "summary", "write"]
 
 
 def read(sweep_folder: str | Path) -> Grid:
-    """What a sweep's runs did, from which any number of reports and summaries can be made.
+    """Read the results of a sweep folder, from which any number of reports and summaries can be made.
 
     Raises:
         ConfigError: the folder holds no sweep.json, or it is damaged.
@@ -37,17 +37,18 @@ def read(sweep_folder: str | Path) -> Grid:
 
 
 def write(sweep: str | Path | Grid, columns: list[str] | None = None) -> Path:
-    """Write ``<sweep folder>/report/`` of a sweep's folder, or of what was `read` of it: report.html, report.md, table.csv,
-    differences.csv, seeds.csv, table.tex, energy.tex, and every plot as SVG, PNG and PDF.
+    """Write the report of a sweep to ``<sweep folder>/report/`` and return the path of its report.html.
 
-    Works at any time, for a sweep that is half finished or not begun. A run with a damaged record is listed, and said on stderr; the rest
-    is made. Gives the path of report.html.
+    The files are report.html, report.md, table.csv, differences.csv, seeds.csv, table.tex, energy.tex, and every plot as SVG, PNG and PDF.
+    This works at any time, also if the sweep is half finished or has not begun. A run with a damaged record is listed in the report and
+    named on stderr; everything else is still made.
 
     Args:
-        columns: of the main table, by name; None: the usual ones.
+        sweep: the sweep's folder, or what `read` returned for it.
+        columns: names of the main table's columns; None: the usual ones.
 
     Raises:
-        ConfigError: the folder holds no sweep.json, it is damaged, or there is no such column.
+        ConfigError: the folder holds no sweep.json, it is damaged, ``report`` is a file, or there is no such column.
     """
     if columns:
         main_table.check(columns)
@@ -61,7 +62,7 @@ def write(sweep: str | Path | Grid, columns: list[str] | None = None) -> Path:
     drawn = [plots.draw(laid_out), analyses.draw(laid_out)]
     for figure in (path for kind in style.KINDS for path in folder.glob(f"*.{kind}")):
         if _is_ours(figure.stem) and not any(figure.stem in figures for figures in drawn):
-            figure.unlink()  # of an earlier report
+            figure.unlink()  # left by an earlier report
     report = Report(laid_out, *(_saved(figures, folder) for figures in drawn), columns)
     (folder / "report.md").write_text(markdown.markdown(report))
     (folder / "table.csv").write_text(spreadsheet.numbers(laid_out))
@@ -74,7 +75,7 @@ def write(sweep: str | Path | Grid, columns: list[str] | None = None) -> Path:
 
 
 def _is_ours(name: str) -> bool:
-    """Is it what a figure of reports is called? Somebody may keep their own beside them."""
+    """Whether ``name`` is the name of one of the report's figures; users may keep other files in its folder."""
     return name in plots.MAKERS or re.sub(r"-\d+$", "", name) in analyses.DRAWN
 
 
@@ -83,19 +84,19 @@ def _saved(figures: dict[str, style.Plot], folder: Path) -> dict[str, Drawn]:
 
 
 def summary(sweep: str | Path | Grid, width: int | None = None, columns: list[str] | None = None) -> str:
-    """The main tables, the differences and what was found as text for a terminal of ``width`` columns (None: the current one).
+    """Return the main tables, the differences and the findings as text for a terminal of ``width`` columns (None: its present width).
 
     Raises:
-        ConfigError: the folder holds no sweep.json, or there is no such column.
+        ConfigError: the folder holds no sweep.json, it is damaged, or there is no such column.
     """
     laid_out = sweep if isinstance(sweep, Grid) else read(sweep)
     costs_apart = spending.cost(laid_out) if laid_out.axis or columns else None
     narrow = columns or (main_table.narrow(laid_out) if laid_out.axis else None)
     main, chosen = [main_table.table(part, narrow) for part in laid_out.parts], selection.table(laid_out)
     evaluated = evaluations.table(laid_out) if any(run.evals for run in laid_out.sweep.runs.values()) else None
-    shown = (*main, chosen, main_table.differences(laid_out, narrow), costs_apart, evaluated)
-    too = ("Best epoch", "The paper", "In all")
-    told = headlines(laid_out) | {subject: lines for subject, lines in further(laid_out).items() if subject in too}
-    lines = [progress(laid_out.sweep), *filter(None, [energy.sites(laid_out.sweep)]), "", *sentences(told)]
+    tables = (*main, chosen, main_table.differences(laid_out, narrow), costs_apart, evaluated)
+    extra_subjects = ("Best epoch", "The paper", "In all")
+    findings = headlines(laid_out) | {subject: lines for subject, lines in further(laid_out).items() if subject in extra_subjects}
+    lines = [progress(laid_out.sweep), *filter(None, [energy.sites(laid_out.sweep)]), "", *sentences(findings)]
     lines += [f"Warning: {text}." for text in details.warnings(laid_out)]
-    return render.terminal([table for table in shown if table and table.rows], lines, width)
+    return render.terminal([table for table in tables if table and table.rows], lines, width)

@@ -1,4 +1,4 @@
-"""What a table of the report is: the content of every cell, and whether it was measured here or printed in the paper."""
+"""The data structure of the report's tables: the content of every cell, and whether it was measured here or printed in the paper."""
 
 from __future__ import annotations
 
@@ -14,61 +14,63 @@ class Entry:
     """One cell of a table."""
 
     text: str = DASH
-    kind: str = MEASURED  # PUBLISHED: printed by the paper, set apart everywhere; BAD: failed; NOTE: neither
-    parts: tuple[float, ...] = ()  # of what was computed here, unrounded: the figures that the text joins by a plus
-    spread: float | None = None  # their standard deviation over runs, where it is shown
+    kind: str = MEASURED  # PUBLISHED: printed by the paper, and set apart everywhere; BAD: a failure; NOTE: any other text
+    parts: tuple[float, ...] = ()  # the unrounded figures that were computed here; the text joins them by +
+    spread: float | None = None  # the standard deviation of the figure over runs, if it is shown
     link: str = ""  # relative to the report's folder
 
     def times(self, factor: float) -> Entry:
-        """The same in another unit."""
+        """Return the entry with its figures and their spread multiplied by ``factor``, which converts them to another unit."""
         return figure(*(part * factor for part in self.parts), spread=None if self.spread is None else self.spread * factor)
 
 
 @dataclass
 class Table:
+    """The title, header, entries and caption of a table, without any formatting."""
+
     title: str
     header: list[str]
     rows: list[list[Entry]]
     caption: str = ""
     groups: list[tuple[str, int]] = field(default_factory=list)  # (label, number of columns) above the header
-    left: frozenset[int] = frozenset({0})  # columns of text
-    best: set[tuple[int, int]] = field(default_factory=set)  # (row, column) of the best values
+    left: frozenset[int] = frozenset({0})  # the columns of text, by index
+    best: set[tuple[int, int]] = field(default_factory=set)  # (row, column) of the best values, by index
 
     def pick(self, columns: list[int]) -> Table:
-        """The same table with these columns only."""
+        """Return the table with only the columns at these indices."""
         labels = [label for label, span in self.groups for _ in range(span)]
         return Table(
             self.title, [self.header[c] for c in columns], [[row[c] for c in columns] for row in self.rows], self.caption,
-            groups=[(label, len(list(run))) for label, run in groupby(labels[c] for c in columns)] if labels else [],
+            groups=[(label, len(list(same))) for label, same in groupby(labels[c] for c in columns)] if labels else [],
             left=frozenset(i for i, c in enumerate(columns) if c in self.left),
             best={(row, columns.index(c)) for row, c in self.best if c in columns},
         )  # fmt: skip
 
     def without(self, *names: str) -> Table:
-        """Without the columns of these names."""
+        """Return the table without the columns that have these names."""
         return self.pick([c for c, name in enumerate(self.header) if name not in names])
 
     def trimmed(self) -> Table:
-        """Without the empty columns."""
+        """Return the table without its empty columns; the first column always stays."""
         full = [c for c in range(len(self.header)) if c == 0 or any(row[c].text != DASH for row in self.rows)]
         return self.pick(full)
 
 
 def figure(*values: float | None, spread: float | None = None) -> Entry:
-    """A computed figure, or one for each stage of a chain, as text and unrounded; a dash where there is none."""
+    """Return an entry for a computed figure, or for one per stage of a chain, with the unrounded figures; a dash if there are none."""
     parts = tuple(value for value in values if value is not None)
     text = " + ".join(map(number, parts)) + ("" if spread is None else f" ± {_to_digits_of(number(parts[0]), spread)}")
     return Entry(text, parts=parts, spread=spread) if parts else Entry()
 
 
 def _to_digits_of(shown: str, spread: float) -> str:
-    """A spread with as many decimals as the figure that it belongs to; with more where it would be none."""
+    """Format ``spread`` with as many decimals as ``shown``, or with one significant digit if it would read as zero."""
     digits = f"{spread:,.{len(shown.partition('.')[2])}f}"
     return digits if float(digits.replace(",", "")) or not spread else f"{float(f'{spread:.1g}'):f}".rstrip("0")
 
 
 def number(value: float | None) -> str:
-    """Three significant digits; a dash for None."""
+    """Format ``value`` with three significant digits; a dash for None."""
     if value is None:
         return DASH
     if abs(value) >= 999.5:
@@ -77,4 +79,5 @@ def number(value: float | None) -> str:
 
 
 def signed(value: float) -> str:
-    return f"{round(value, 2) + 0.0:+.2f}".replace("-", MINUS)  # no zero has a minus
+    """Format ``value`` with its sign and two decimals."""
+    return f"{round(value, 2) + 0.0:+.2f}".replace("-", MINUS)  # adding 0.0 removes the sign of a negative zero

@@ -1,4 +1,4 @@
-"""Quantities in units that fit: minutes, Wh or g where hours, kWh or kg would begin with zeros."""
+"""Units that fit a quantity: minutes, Wh or g if hours, kWh or kg would begin with zeros."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from vitssl.report.table import Entry, Table, figure, number
 
-# by the unit in which something is computed: its other units from the smallest, and what a figure is multiplied by
+# for each unit in which quantities are computed: the units to show them in, from the smallest, and the factor to each
 SCALES = {
     "hours": {"seconds": 3600.0, "minutes": 60.0, "hours": 1.0},
     "kWh": {"mWh": 1e6, "Wh": 1e3, "kWh": 1.0, "MWh": 1e-3},
@@ -19,24 +19,30 @@ SCALES = {
 
 
 def scale(base: str, largest: float) -> tuple[str, float]:
-    """The largest unit in which a figure is at least 1, or else the smallest, and the factor to it."""
+    """Return the largest unit in which ``largest`` is at least 1, or else the smallest unit, and the factor from ``base`` to it."""
     units = list(SCALES[base].items())
     return next(((unit, factor) for unit, factor in reversed(units) if largest * factor >= 1), units[0])
 
 
 def quantity(value: float, base: str, name: str | None = None) -> str:
-    """A figure and its unit: 135 Wh. With a ``name`` that has the unit in it, such as GPU-hours: 3.50 GPU-minutes."""
+    """Format ``value`` in a fitting unit, such as 135 Wh.
+
+    A ``name`` that contains the unit, such as GPU-hours, is shown instead of it: 3.50 GPU-minutes.
+    """
     unit, factor = scale(base, value)
     return f"{number(value * factor)} {(name or base).replace(base, unit)}"
 
 
 def fit(table: Table) -> Table:
-    """The table in which all columns that are headed by one unit are in the unit that fits their largest figure."""
+    """Return the table with its quantities in units that fit.
+
+    All columns whose headers contain the same unit are shown in one unit, which fits their largest figure.
+    """
     header, rows = list(table.header), [list(row) for row in table.rows]
     for base in SCALES:
         columns = [c for c, name in enumerate(table.header) if re.search(rf"\b{base}\b", name) and _computed(rows, c)]
-        telling = columns[:1] if base == "hours" else columns  # hours first, and then those that a CPU's cores worked, in the same unit
-        figures = [part for row in rows for c in telling for part in row[c].parts]
+        deciding = columns[:1] if base == "hours" else columns  # the duration decides for CPU-hours, too
+        figures = [part for row in rows for c in deciding for part in row[c].parts]
         if figures:
             unit, factor = scale(base, max(figures))
             for c in columns:
@@ -47,6 +53,8 @@ def fit(table: Table) -> Table:
 
 
 def _computed(rows: list[list[Entry]], column: int) -> bool:
-    """Is every entry of the column a quantity that was computed here? What a paper prints stays in its unit, and a difference has none of
-    these, whatever the name of the arm in its header."""
+    """Whether every entry of the column is a quantity that was computed here, or a dash.
+
+    The numbers of a paper stay in its unit. A difference is no such quantity, even if the arm's name in the header looks like a unit.
+    """
     return all(row[column].text == figure(*row[column].parts, spread=row[column].spread).text for row in rows)

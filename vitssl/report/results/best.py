@@ -1,4 +1,15 @@
-"""Which arm is the best, as far as the seeds can tell, and how sure that is when all comparisons are looked at together."""
+"""Which arm is the best, as far as the seeds can tell, and how sure that is once all comparisons are taken together.
+
+Terms (for ranking and gap see `grid`):
+    open: a gap that may be chance: its 95 % interval contains 0, or there are too few seeds for one.
+    near best: the rows at the top of the ranking, as long as the gaps between them are open.
+    undecided: the rows further down that are not significantly worse than any of these.
+    settled: a pair of rows that differs even after Holm's correction for all pairs of the column.
+
+Example: A, B and C are ranked in this order. If A and B are open and C is worse than both, A and B are near best, and the sentence says
+that the seeds cannot tell them apart. If B is worse than A, only A is near best. It is "the best arm" if it is settled against B and C,
+otherwise "perhaps the best arm".
+"""
 
 from __future__ import annotations
 
@@ -13,26 +24,28 @@ from vitssl.report.results.rows import Row
 from vitssl.report.results.stats import CONFIDENCE, LEAST, holm, plus_minus
 from vitssl.words import counted, few, listed
 
-MOST_COLUMNS, MOST_ROWS = 3, 4  # of which a sentence gives all differences between columns
-SHOWN_P = 0.001  # that is shown
-Corrected = dict[frozenset[Row], float]  # p-values after Holm's correction, of two rows
+MOST_COLUMNS, MOST_ROWS = 3, 4  # up to which all differences between columns are given in sentences
+SHOWN_P = 0.001  # the smallest p-value that is shown
+Corrected = dict[frozenset[Row], float]  # p-values after Holm's correction, by pair of rows
 
 
 def chosen_metric(grid: Grid) -> str:
-    """What the epochs that held-out images choose are told by: the sweep's metric, or top-1 where that is another evaluator's, or where
-    runs of an earlier version have no more."""
+    """Return the metric of the results at the epochs that held-out images choose: the sweep's metric, or else top-1.
+
+    Top-1 is taken if the sweep's metric is another evaluator's, or if runs of an earlier version recorded nothing else.
+    """
     evaluator, usual = grid.metric
     return usual if evaluator in OF_TEST and all(cell.result("selected", usual) is not None for cell in _choosing(grid)) else "top1"
 
 
 def chosen_by(grid: Grid) -> str:
-    """What these epochs were chosen by, behind a word; empty for top-1."""
+    """Return the metric by which held-out images chose the epochs, to be put behind a word (`` by macro F1``); empty for top-1."""
     names = [metric_of(key).name for key in sorted({cell.last.run["data"]["val_metric"] for cell in _choosing(grid)})]
     return "" if names in ([], ["top-1"]) else f" by {listed(names)}"
 
 
 def when(grid: Grid) -> str:
-    """Which weights the sweep's metric is of."""
+    """Return, in words, which weights the sweep's metric was measured with, such as ``after the last epoch``."""
     evaluator, _ = grid.metric
     configured = [cell.last.evals[evaluator]["config"].get("weights") for cell in grid.done if evaluator in cell.last.evals]
     if evaluator in ("selected", "selected_val") or "best" in configured:
@@ -41,45 +54,48 @@ def when(grid: Grid) -> str:
 
 
 def _choosing(grid: Grid) -> list[Cell]:
-    """The finished cells whose epoch held-out images chose."""
+    """Return the finished cells whose best epoch held-out images chose."""
     return [cell for cell in grid.done if cell.result("selected", "top1") is not None]
 
 
 def leading(grid: Grid) -> list[str]:
-    """What is best in every column; of more than two which arms lead in which."""
-    said = [text for column in grid.columns if (text := best(grid, column))]
-    return [_winners(grid) or said[0]] if len(said) > 2 else said
+    """Return what is best in every column; for more than two columns, one sentence on which arms lead in which."""
+    sentences = [text for column in grid.columns if (text := best(grid, column))]
+    return [_winners(grid) or sentences[0]] if len(sentences) > 2 else sentences
 
 
 def best(grid: Grid, column: Any) -> str:
-    """The arm of the best mean and what it stands on: the best one only where the seeds tell it from all others."""
+    """Return a sentence on the arm of the best mean, which is called the best arm only if the seeds tell it from all others."""
     ranked = grid.ranking(column)
     if not ranked:
         return _unranked(grid, column)
     near, first, metric = near_best(grid, column), ranked[0], grid.measured.name
     scores = list(grid.compared(first, column).values())
-    shown = f"{grid.label(first)}: {plus_minus(scores)}{' %' * bool(grid.measured.unit)}"
+    winner = f"{grid.label(first)}: {plus_minus(scores)}{' %' * bool(grid.measured.unit)}"
     seeds = counted(len(scores), "seed") + _of_all(grid, column)
     if len(near) > 1:
-        how = "cannot tell" if len(scores) >= LEAST else "are too few to tell"
-        said = f"{seeds} {how} {few([grid.label(row) for row in near])} apart in {metric}; the best mean is that of {shown}"
+        verdict = "cannot tell" if len(scores) >= LEAST else "are too few to tell"
+        sentence = f"{seeds} {verdict} {few([grid.label(row) for row in near])} apart in {metric}; the best mean is that of {winner}"
     else:
-        said = f"{article(grid, column).capitalize()} best arm by {metric} is {shown} ({seeds})"
-    return grid.placed(column, f"{said}{_versus(grid, first, near, column)}{_sure(grid, ranked, column) if len(near) == 1 else ''}.")
+        sentence = f"{article(grid, column).capitalize()} best arm by {metric} is {winner} ({seeds})"
+    return grid.placed(column, f"{sentence}{_versus(grid, first, near, column)}{_sure(grid, ranked, column) if len(near) == 1 else ''}.")
 
 
 def article(grid: Grid, column: Any) -> str:
-    """Of the best arm, where that differs from every other one: after the correction for all comparisons it may not."""
+    """Return ``the`` for a best arm that differs from every other arm, and otherwise ``perhaps the``.
+
+    An arm that is significantly better than all others may no longer be so after the correction for all comparisons.
+    """
     first, *others = grid.ranking(column)
     clear = not undecided(grid, column) and all(settled(grid, column, first, row) for row in others)
     return "the" if clear else "perhaps the"
 
 
 def near_best(grid: Grid, column: Any) -> list[Row]:
-    """The best row and those not significantly worse; stops at the first that is significantly worse than one of them.
+    """Return the best row and those not significantly worse, up to the first row that is significantly worse than one of them.
 
-    A row after that one may differ significantly from none (`undecided`), but is not counted among the best: its mean is worse than that
-    of a row which is significantly worse.
+    A row after that one may not be significantly worse than any of them either (`undecided`). It is not counted among the best, because its
+    mean is worse than that of a row which is significantly worse.
     """
     near: list[Row] = []
     for row in grid.ranking(column):
@@ -90,26 +106,29 @@ def near_best(grid: Grid, column: Any) -> list[Row]:
 
 
 def undecided(grid: Grid, column: Any) -> list[Row]:
-    """The rows after `near_best` that are not significantly worse than any row in it either."""
+    """Return the rows after `near_best` that are not significantly worse than any row in it either."""
     near = near_best(grid, column)
     return [row for row in grid.ranking(column)[len(near) :] if all(_open(grid, better, row, column) for better in near)]
 
 
 def _open(grid: Grid, one: Row, other: Row, column: Any) -> bool:
-    """May the difference between two ranked rows be chance?"""
+    """Whether the difference between two ranked rows may be chance."""
     gap = grid.gap(one, other, column)
     assert gap is not None  # both have scores
     return gap.open
 
 
 def _of_all(grid: Grid, column: Any) -> str:
-    """That arms are compared by fewer seeds than some of them have."""
-    most = max(len(grid.scores(row, column)) for row in grid.rows)
-    return " that all arms have" if most > len(grid.seeds_of_all(column)) else ""
+    """Return the words for seeds `` that all arms have``, if some of the arms have more; otherwise empty."""
+    most_seeds = max(len(grid.scores(row, column)) for row in grid.rows)
+    return " that all arms have" if most_seeds > len(grid.seeds_of_all(column)) else ""
 
 
 def _versus(grid: Grid, first: Row, near: list[Row], column: Any) -> str:
-    """The first row against its baseline; of rows that the seeds do not tell from it against one of these."""
+    """Return the difference between the first row and its baseline, to be put behind the sentence.
+
+    If the seeds do not tell other rows from the first, and the baseline is not one of these, it is the difference from the second row.
+    """
     base = grid.baseline(first)
     if len(near) > 1 and not any(row is base for row in near):
         base = near[1]
@@ -118,17 +137,17 @@ def _versus(grid: Grid, first: Row, near: list[Row], column: Any) -> str:
 
 
 def _sure(grid: Grid, ranked: list[Row], column: Any) -> str:
-    """The largest p-value of the best arm against the others, where there are several comparisons."""
-    found = corrected(grid, column)
-    known = [p for row in ranked[1:] if (p := found.get(frozenset((ranked[0], row)))) is not None]
-    if len(found) < 2 or not known:
+    """Return the largest p-value of the best arm against the others after the correction; empty unless there are several comparisons."""
+    p_values = corrected(grid, column)
+    of_best = [p for row in ranked[1:] if (p := p_values.get(frozenset((ranked[0], row)))) is not None]
+    if len(p_values) < 2 or not of_best:
         return ""
-    p = f"{max(known):.2g}" if max(known) >= SHOWN_P else f"below {SHOWN_P}"
-    return f"; p {p} after Holm's correction for {len(found)} comparisons"
+    p = f"{max(of_best):.2g}" if max(of_best) >= SHOWN_P else f"below {SHOWN_P}"
+    return f"; p {p} after Holm's correction for {len(p_values)} comparisons"
 
 
 def _unranked(grid: Grid, column: Any) -> str:
-    """Why no arm is named, where several have a result."""
+    """Return a sentence on why no best arm is named; empty unless several arms have a result."""
     if grid.unselected or sum(bool(grid.scores(row, column)) for row in grid.rows) < 2:
         return ""
     if reason := grid.unchosen(column):
@@ -137,7 +156,7 @@ def _unranked(grid: Grid, column: Any) -> str:
 
 
 def _winners(grid: Grid) -> str:
-    """The columns that each arm leads; empty where no arm is named in any."""
+    """Return a sentence on the columns that each arm leads; empty if no column has a ranking."""
     leads: dict[str, list[str]] = {}
     open_in: list[str] = []
     for column in grid.columns:
@@ -147,22 +166,25 @@ def _winners(grid: Grid) -> str:
                 open_in.append(grid.name(column))
     if not leads:
         return ""
-    told = [f"{arm} in {listed(names)}" for arm, names in sorted(leads.items(), key=lambda lead: -len(lead[1]))]
-    where = "" if len(open_in) == sum(map(len, leads.values())) else f" in {listed(open_in)}"
-    doubt = f" The lead over the next arm may be chance{where}." if open_in else ""
-    return grid.placed(None, f"Best mean {grid.measured.name}: {'; '.join(told)}.{doubt}")
+    winners = [f"{arm} in {listed(names)}" for arm, names in sorted(leads.items(), key=lambda lead: -len(lead[1]))]
+    in_columns = "" if len(open_in) == sum(map(len, leads.values())) else f" in {listed(open_in)}"
+    doubt = f" The lead over the next arm may be chance{in_columns}." if open_in else ""
+    return grid.placed(None, f"Best mean {grid.measured.name}: {'; '.join(winners)}.{doubt}")
 
 
 def across(grid: Grid) -> list[str]:
-    """Every arm at the other columns against the first; nothing for data sets, which are not compared, and where there are many."""
+    """Return a sentence for every other column, with the differences of all arms from themselves at the first column.
+
+    There are none for columns of several data sets, which are not compared, nor for many columns or many rows.
+    """
     if len(grid.columns) > MOST_COLUMNS or len(grid.rows) > MOST_ROWS or not grid.of_one_set:
         return []
     first, *others = grid.columns
-    said = []
+    sentences = []
     for column in others:
         gaps = [f"{grid.label(row)} {gap}" for row in grid.rows if (gap := grid.gap(row, row, column, first))]
-        said += [f"With {grid.name(column)} against {grid.name(first)}: {', '.join(gaps)}."] if gaps else []
-    return said
+        sentences += [f"With {grid.name(column)} against {grid.name(first)}: {', '.join(gaps)}."] if gaps else []
+    return sentences
 
 
 # ------------------------------------------------------------------------------------------------- several comparisons
@@ -170,12 +192,12 @@ def across(grid: Grid) -> list[str]:
 
 @lru_cache(64)
 def corrected(grid: Grid, column: Any) -> Corrected:
-    """The p-values of every two rows of a column that have an interval, as one family."""
+    """Return the p-values of all pairs of rows of a column whose difference has an interval, corrected as one family."""
     gaps = {frozenset(pair): grid.gap(*pair, column) for pair in combinations(grid.rows, 2)}
-    known = {pair: gap.p for pair, gap in gaps.items() if gap and gap.p is not None}
-    return dict(zip(known, holm(list(known.values())), strict=True))
+    by_pair = {pair: gap.p for pair, gap in gaps.items() if gap and gap.p is not None}
+    return dict(zip(by_pair, holm(list(by_pair.values())), strict=True))
 
 
 def settled(grid: Grid, column: Any, one: Row, other: Row) -> bool:
-    """Does a pair of rows differ after the correction too?"""
+    """Whether two rows still differ after the correction for all comparisons; True for a pair without a p-value."""
     return corrected(grid, column).get(frozenset((one, other)), 0.0) <= 1 - CONFIDENCE

@@ -1,6 +1,7 @@
 """A sweep folder as data: what its run folders hold, what every run cost, and how far it got.
 
-Reads JSON and YAML files only; works on a sweep that is half finished, or not begun.
+Reads JSON and YAML files, and checks the arrays and pictures beside them (`kept`); checkpoints are not opened. Works on a sweep that is
+half finished, or has not begun.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from vitssl.report.results import kept
 from vitssl.run_folder import DONE, ERROR, EVALS
 from vitssl.words import printable
 
-SILENT_S = 300.0  # a running attempt writes its energy every 10 s; after this long without a record it counts as interrupted
-SUMMED = (
+SILENT_S = 300.0  # a running attempt records its energy every 10 s; without a record for this long it counts as interrupted
+SUMMED = (  # the costs that are summed over attempts, nodes and stages
     "device_hours",
     "gpu_hours",
     "gpu_busy_hours",
@@ -41,66 +42,68 @@ SUMMED = (
 
 @dataclass
 class Arm:
-    """One row of the sweep file, with what the paper prints for it."""
+    """One arm of the sweep file, with the paper's numbers for it."""
 
     name: str
-    row: str  # of the paper's table
+    row: str  # the name of its row in the paper's table; may be empty
     published: Any  # a number, or numbers by axis value
     published_cost: dict[str, Any] | None
     quoted: bool  # the paper only quotes this row from elsewhere
-    not_runnable: str | None  # why
+    not_runnable: str | None  # why it cannot run; None if it can
     note: str | None
-    baseline: str | None  # the arm that it is compared with, where that is not the sweep's
+    baseline: str | None  # the arm that it is compared with, if that is not the sweep's baseline
 
 
 @dataclass
 class RunFolder:
-    """One run folder, read."""
+    """The content of one run folder."""
 
     path: Path
     status: str  # done, failed, running, stopped (to be continued), interrupted (killed), waiting, unreadable (a damaged record)
     error: str = ""  # why it failed, or which record is damaged
-    run: dict[str, Any] = field(default_factory=dict)  # run.yaml, every default explicit; empty where there is none
+    run: dict[str, Any] = field(default_factory=dict)  # run.yaml with every default explicit; empty if there is none
     job: dict[str, Any] = field(default_factory=dict)
     cost: dict[str, Any] = field(default_factory=dict)  # cost.json
     done: dict[str, Any] = field(default_factory=dict)
-    # of the configured evaluators, as the run has them now: their config, epoch and metrics, by name
+    # by the name of a configured evaluator: its config, epoch and metrics, if they are of the present configuration
     evals: dict[str, Any] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
-    failures: list[dict[str, Any]] = field(default_factory=list)  # errors.jsonl and error.json: of every attempt
+    failures: list[dict[str, Any]] = field(default_factory=list)  # those of every attempt, from errors.jsonl and error.json
     emissions: list[dict[str, Any]] = field(default_factory=list)  # one per attempt and node
-    spent: dict[str, float] = field(default_factory=dict)  # SUMMED, over all attempts and nodes
+    spent: dict[str, float] = field(default_factory=dict)  # the costs of SUMMED over all attempts and nodes
     site: Site = field(default_factory=Site)
-    converted: bool = False  # are its emissions those of the grid that a later command named?
+    converted: bool = False  # whether its emissions were recomputed for the grid that a later command named
 
     def metrics(self, evaluator: str) -> dict[str, float]:
-        """The final metrics of an evaluator: of a built-in one (test, val, test_ema), or of a configured one."""
-        if own := self.done.get(evaluator) if evaluator in EVALUATED else None:
-            return own
+        """Return the final metrics of a built-in evaluator (test, val, test_ema, ...) or a configured one; empty if there are none."""
+        if built_in := self.done.get(evaluator) if evaluator in EVALUATED else None:
+            return built_in
         return self.evals.get(evaluator, {}).get("metrics", {})
 
     def of(self, kind: str) -> list[dict[str, Any]]:
-        """The events of one kind, in order."""
+        """Return the events of one kind, in order."""
         return [e for e in self.events if e["event"] == kind]
 
     @property
     def recorded(self) -> bool:
-        """Is it known what it cost? Imported weights cost nothing here."""
+        """Whether the cost of the run is known. Imported weights cost nothing here, so theirs is."""
         return bool(self.emissions) or "imported" in self.job
 
     @property
     def attempts(self) -> int:
+        """The number of attempts that began to train, or that recorded energy."""
         return len({e["attempt"] for e in (*self.of("start"), *self.emissions)})
 
     @property
     def progress(self) -> str:
+        """How far training got, such as ``step 500 of 2000``; empty before it begins."""
         starts = self.of("start")
         return f"step {self.events[-1]['step']} of {starts[-1]['steps']}" if starts else ""
 
 
 @dataclass
 class Cell:
-    """One arm at one point of the axes: the stages that its accuracy depends on; the last one is evaluated for it."""
+    """One arm at one point of the axes, seed included: the stages that its accuracy depends on, of which the last one is evaluated."""
 
     arm: str
     axes: dict[str, Any]
@@ -108,51 +111,56 @@ class Cell:
 
     @property
     def status(self) -> str:
-        """done when every stage is; otherwise that of the first stage that is not."""
+        """The status ``done`` if every stage is done, otherwise the status of the first stage that is not."""
         return next((run.status for _, run in self.stages if run.status != "done"), "done")
 
     @property
     def last(self) -> RunFolder:
+        """The run of the last stage."""
         return self.stages[-1][1]
 
     def result(self, evaluator: str, metric: str) -> float | None:
-        """`metric` (such as top1, in %) of the last stage: of an evaluator, or of test_best or selected."""
+        """Return a metric (such as top1, in %) of the last stage, also of test_best or selected; None unless all stages are done."""
         return self.last.metrics(evaluator).get(metric) if self.status == "done" else None
 
 
 @dataclass
 class Sweep:
+    """A sweep folder, read: its arms, its cells, and every run that they use."""
+
     folder: Path
     facts: dict[str, Any]  # sweep.json
     arms: list[Arm]
     cells: list[Cell]
-    runs: dict[Path, RunFolder]  # each once, however many cells use it
+    runs: dict[Path, RunFolder]  # by folder; each run once, however many cells use it
 
     @property
     def name(self) -> str:
         return self.facts["name"]
 
     def link(self, run: RunFolder) -> str:
-        """The way from the report's folder to a run's."""
+        """Return the relative URL from the report's folder to a run's folder."""
         return quote(os.path.relpath(run.path, self.folder / "report")) + "/"
 
     @property
     def currency(self) -> str | None:
-        """What the runs are paid in; None where they use several currencies, whose sum would mean nothing."""
+        """The currency in which the runs are paid; None if there are several, whose sum would mean nothing."""
         paid = {run.site.currency for run in self.runs.values() if run.site.price_per_gpu_hour}
         return None if len(paid) > 1 else next(iter(paid), Site().currency)
 
     @property
     def hours_name(self) -> str:
+        """The header for hours of devices: GPU-hours if any run used a GPU, otherwise device-hours."""
         return "GPU-hours" if self.on_gpu else "device-hours"
 
     @property
     def busy_name(self) -> str:
-        """The part of these hours that the devices worked."""
+        """The header for the part of these hours that GPUs were busy, or for the hours that the cores of CPUs worked."""
         return "of them GPU-busy hours" if self.on_gpu else "CPU-hours"
 
     @property
     def on_gpu(self) -> bool:
+        """Whether any run used a GPU."""
         return any(run.spent["gpu_hours"] > 0 for run in self.runs.values())
 
 
@@ -160,7 +168,7 @@ def collect(folder: str | Path) -> Sweep:
     """Read a sweep folder and every run folder that it names.
 
     Raises:
-        ConfigError: there is no sweep.json.
+        ConfigError: there is no sweep.json, or it is damaged.
     """
     folder = Path(folder)
     facts = sweep_folder.read(folder)
@@ -170,10 +178,10 @@ def collect(folder: str | Path) -> Sweep:
     for cell in facts["cells"]:
         stages = []
         for stage in cell["stages"]:
-            place = folder / stage["folder"]
-            if place not in runs:
-                runs[place] = _read(place, site)
-            stages.append((stage["stage"], runs[place]))
+            path = folder / stage["folder"]
+            if path not in runs:
+                runs[path] = _read(path, site)
+            stages.append((stage["stage"], runs[path]))
         cells.append(Cell(cell["arm"], cell["axes"], stages))
     _convert([run for run in runs.values() if run.emissions and run.site.name == site.name], site)
     arms = [Arm(**{f.name: arm[f.name] for f in fields(Arm)}) for arm in facts["arms"]]
@@ -185,9 +193,9 @@ def collect(folder: str | Path) -> Sweep:
 
 
 def _convert(runs: list[RunFolder], site: Site) -> None:
-    """Compute the emissions of runs whose command named no grid anew, with the one that the sweep's last command named for this site.
+    """Recompute the emissions of runs whose own command named no grid, for the grid that the sweep's last command named for this site.
 
-    Of an intensity by the hour there would have to be one for then.
+    An intensity by the hour changes nothing, since its file need not cover the time when these runs trained.
     """
     assumed = [run for run in runs if not names_grid(run.site)]
     if not assumed or not names_grid(site) or site.intensity_csv is not None:
@@ -195,14 +203,14 @@ def _convert(runs: list[RunFolder], site: Site) -> None:
     kg_per_kwh = intensity_kg_per_kwh(site)
     for run in assumed:
         run.site = replace(run.site, country=site.country, intensity_kg_per_kwh=site.intensity_kg_per_kwh)
-        own = {"intensity_kg_per_kwh": kg_per_kwh, "country": grid_of(site)}
-        run.emissions = [record | own | {"co2e_kg": record["energy_kwh"] * kg_per_kwh} for record in run.emissions]
+        named_grid = {"intensity_kg_per_kwh": kg_per_kwh, "country": grid_of(site)}
+        run.emissions = [record | named_grid | {"co2e_kg": record["energy_kwh"] * kg_per_kwh} for record in run.emissions]
         run.spent["co2e_kg"] = sum(record["co2e_kg"] for record in run.emissions)
         run.converted = True
 
 
 def _read(path: Path, site: Site) -> RunFolder:
-    """One run folder; of a damaged one only which record that is, so that the others are reported."""
+    """Read a run folder; if it is damaged, return only which record is, so that the other runs can still be reported."""
     try:
         return read_folder(path, site)
     except ConfigError as error:
@@ -210,10 +218,14 @@ def _read(path: Path, site: Site) -> RunFolder:
 
 
 def read_folder(path: Path, site: Site) -> RunFolder:
-    """One run folder; ``site`` is the sweep's, for a run that no launcher has described yet.
+    """Read a run folder.
+
+    Args:
+        path: the folder.
+        site: the sweep's site, for a run that no launcher has described yet.
 
     Raises:
-        ConfigError: a record is damaged, or missing where a run is done.
+        ConfigError: a record is damaged, or missing although the run is done.
     """
     job, failure = read_json(path / "job.json"), read_json(path / ERROR)
     site = fill(Site, job["site"]) if job.get("site") else site
@@ -228,7 +240,7 @@ def read_folder(path: Path, site: Site) -> RunFolder:
         events=read_events(path / "metrics.jsonl"), emissions=emissions, spent=spent(emissions, site), site=site,
         failures=[*read_events(path / "errors.jsonl"), *([failure] if failure else [])],
     )  # fmt: skip
-    if run.done:  # an imported network has no speed
+    if run.done:  # the speed of an imported network is not measured
         check_as(MEASURED if "imported" in job else COST, run.cost, path / "cost.json")
     if run.done and "imported" not in job:
         if not run.events and (path / "metrics.jsonl").exists():
@@ -243,6 +255,7 @@ def read_folder(path: Path, site: Site) -> RunFolder:
 
 
 def _status(run: RunFolder) -> str:
+    """Return the status of a run (see `RunFolder`) as its records tell it."""
     if run.done:
         return "done"
     if run.error:
@@ -256,10 +269,10 @@ def _status(run: RunFolder) -> str:
 
 
 def spent(emissions: Iterable[dict[str, Any]], site: Site) -> dict[str, float]:
-    """Sums over the records of attempts and nodes.
+    """Return what a run cost: the costs of SUMMED over the records of its attempts and nodes.
 
-    ``device_hours`` counts a node without GPUs as one device. The estimate is that of the SSAT paper's Table 3 (Lacoste et
-    al.): GPU-hours x board power x intensity; it and the money are about GPUs, so 0 without one.
+    ``device_hours`` counts a node without GPUs as one device. ``estimate_kg`` is computed as in the SSAT paper's Table 3 (Lacoste et al.):
+    GPU-hours x board power x intensity. This estimate and ``money`` are about GPUs, so they are 0 without one.
     """
     sums = add([])
     for record in emissions:
@@ -276,5 +289,6 @@ def spent(emissions: Iterable[dict[str, Any]], site: Site) -> dict[str, float]:
 
 
 def add(parts: Iterable[dict[str, float]]) -> dict[str, float]:
+    """Return the sum of every cost of SUMMED; zeros if ``parts`` is empty."""
     parts = list(parts)
     return {name: sum((part[name] for part in parts), 0.0) for name in SUMMED}

@@ -1,4 +1,4 @@
-"""Which classes are taken for which, from the predictions that runs saved."""
+"""Confusion matrices, which show what classes are taken for which, from the predictions that runs saved."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vitssl.report.results.collect import Cell
 from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row
 
-MOST_COUNTED = 10_000  # classes that are counted against one another: 800 MB
+MOST_COUNTED = 10_000  # the most classes of a matrix: 800 MB
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Confusion:
     """The confusion matrix of one arm in one column.
 
     Attributes:
-        classes: their names.
+        classes: the names of the classes.
         counts_KK: images by class (row) and predicted class (column), mean over seeds.
     """
 
@@ -41,16 +41,18 @@ class Confusion:
 
 
 def confusion(done: list[Cell], evaluator: str) -> Confusion | None:
-    """The mean over finished seeds, from the predictions that their runs saved; None where one saved none, or they are of different
-    classes, or of so many that a matrix of them has no place in memory."""
+    """Return the mean confusion matrix over finished seeds, from the predictions that their runs saved.
+
+    None if a run saved no predictions, if the classes differ, or if there are too many classes for a matrix in memory.
+    """
     paths = [cell.last.path / f"predictions-{evaluator}.npz" for cell in done]
     if not paths or not all(path.is_file() for path in paths):
         return None
     saved = [kept.predictions(path) for path in paths]
     classes = saved[0].classes
-    if len(classes) > MOST_COUNTED or any(each.classes != classes for each in saved):
+    if len(classes) > MOST_COUNTED or any(seed.classes != classes for seed in saved):
         return None
-    return Confusion(classes, np.mean([_counts(each) for each in saved], axis=0))
+    return Confusion(classes, np.mean([_counts(seed) for seed in saved], axis=0))
 
 
 def _counts(saved: kept.Predictions) -> np.ndarray:
@@ -61,7 +63,7 @@ def _counts(saved: kept.Predictions) -> np.ndarray:
 
 @dataclass
 class Matrix:
-    """The confusion that an evaluator found of a row's models in a column."""
+    """The confusion of a row's models in a column, as an evaluator found it."""
 
     row: Row
     column: Any
@@ -70,10 +72,13 @@ class Matrix:
 
 
 def matrices(grid: Grid) -> list[Matrix]:
-    """For every model and classifier's evaluator; of the run's own that of the sweep's metric."""
+    """Return the confusion of every model by every evaluator of a classifier.
+
+    Of the run's own evaluators, only the one of the sweep's metric counts.
+    """
     return [
-        Matrix(row, column, name, found)
+        Matrix(row, column, name, mean_confusion)
         for row, column, done in grid.models()
         for name in (grid.own, *done[0].last.evals)
-        if (found := confusion(done, name)) is not None
+        if (mean_confusion := confusion(done, name)) is not None
     ]

@@ -1,4 +1,7 @@
-"""What energy and emissions rest on: meters and models, sites and grids; what a paper says of them, and what waiting for a grid saved."""
+"""Where the figures of energy and emissions come from: meters and models, sites and grids.
+
+Also the statement on energy for a paper, and what waiting for a greener grid saved.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ CPU_POWER = {"rapl": "measured by RAPL", "tdp": "modelled from its TDP and load 
 
 
 def tracked(sweep: Sweep) -> str:
-    """Which part of the energy was measured and which modelled, as the emission files record; empty where there are none."""
+    """Return a sentence on which part of the energy was measured and which was modelled; empty without energy records."""
     records = [record for run in sweep.runs.values() for record in run.emissions]
     if not records:
         return ""
@@ -33,12 +36,12 @@ def tracked(sweep: Sweep) -> str:
 
 
 def metered(sweep: Sweep) -> bool:
-    """Was energy measured, of GPUs or CPUs? What is modelled of a CPU's and a memory's is little else than the time."""
+    """Whether the energy of GPUs or CPUs was measured; what is modelled for CPU and memory says little more than the time."""
     return any(record["gpus"] or record["cpu_power_source"] == "rapl" for run in sweep.runs.values() for record in run.emissions)
 
 
 def sites(sweep: Sweep) -> str:
-    """Where the runs were trained, if at several sites or prices; empty for one."""
+    """Return a sentence on where the runs were trained, if at several sites or prices; empty for one."""
     counts = Counter(site_of(run) for run in sweep.runs.values() if run.emissions)
     if len(counts) < 2:
         return ""
@@ -48,18 +51,21 @@ def sites(sweep: Sweep) -> str:
 
 
 def intensities(records: Iterable[dict[str, Any]]) -> dict[str, str]:
-    """{country: kg CO2e/kWh}: of an intensity by the hour from the least of the records' means to the greatest."""
-    found: dict[str, set[float]] = {}
+    """Return the carbon intensity by country, in kg CO2e/kWh, as text.
+
+    For an intensity by the hour, it is the range of the means of the records.
+    """
+    by_country: dict[str, set[float]] = {}
     for record in records:
-        found.setdefault(record["country"], set()).add(record["intensity_kg_per_kwh"])
-    shown = {country: list(dict.fromkeys(f"{value:.3g}" for value in sorted(values))) for country, values in found.items()}
-    if len(means := shown.get(intensity.BY_HOUR, [])) > 1:
-        shown[intensity.BY_HOUR] = [f"{means[0]} to {means[-1]}"]
-    return {country: " and ".join(kg) for country, kg in shown.items()}
+        by_country.setdefault(record["country"], set()).add(record["intensity_kg_per_kwh"])
+    texts = {country: list(dict.fromkeys(f"{value:.3g}" for value in sorted(values))) for country, values in by_country.items()}
+    if len(means := texts.get(intensity.BY_HOUR, [])) > 1:
+        texts[intensity.BY_HOUR] = [f"{means[0]} to {means[-1]}"]
+    return {country: " and ".join(kg) for country, kg in texts.items()}
 
 
 def site_of(run: RunFolder) -> str:
-    """The site of a run that has begun, with the carbon intensity of the grid that its energy came from, and its price."""
+    """Return the site of a run that has begun, with the carbon intensity of its grid, and its price."""
     kg = " and ".join(intensities(run.emissions).values())
     price = run.site.price_per_gpu_hour
     return f"{run.site.name} ({kg} kg CO2e/kWh{f', {price:g} {run.site.currency} per GPU-hour' if price else ''})"
@@ -69,7 +75,7 @@ def site_of(run: RunFolder) -> str:
 
 
 def statement(sweep: Sweep) -> str:
-    """The sentences; empty where nothing was recorded."""
+    """Return the sentences on energy and emissions for a paper; empty if no energy was recorded."""
     runs = [run for run in sweep.runs.values() if run.emissions]
     if not runs:
         return ""
@@ -78,10 +84,10 @@ def statement(sweep: Sweep) -> str:
     unfinished = sum(run.status != "done" for run in runs)
     trainings = counted(len(runs), "training run") + (f", {unfinished} of them not finished," if unfinished else "")
     hours = quantity(spent["device_hours"], "hours", sweep.hours_name)
-    on = listed(event["device"] for run in runs for event in run.of("start"))
+    devices = listed(event["device"] for run in runs for event in run.of("start"))
     grids = intensities(record for run in runs for record in run.emissions)
     return (
-        f"Training the models of this work is estimated to have {used}: {trainings} of {hours} in all{f' on {on}' if on else ''}."
+        f"Training the models of this work is estimated to have {used}: {trainings} of {hours} in all{f' on {devices}' if devices else ''}."
         f"{unrecorded(sweep)}{outside.not_counted(sweep)} {tracked(sweep)} Cooling and other overheads of the data centre (PUE 1) and the "
         "making of the hardware are not included. The carbon intensity of the grid was taken as "
         f"{listed(f'{kg} kg CO2e/kWh ({country})' for country, kg in grids.items())}."
@@ -89,7 +95,7 @@ def statement(sweep: Sweep) -> str:
 
 
 def unrecorded(sweep: Sweep) -> str:
-    """That the energy of trained runs is not in the sums, where their records are missing or cannot be read."""
+    """Return a sentence that the sums lack the energy of trained runs whose records are missing or unreadable; empty if there are none."""
     missing = sum(run.status == "unreadable" or (run.status == "done" and not run.recorded) for run in sweep.runs.values())
     if not missing:
         return ""
@@ -100,28 +106,32 @@ def unrecorded(sweep: Sweep) -> str:
 
 
 def waited(sweep: Sweep) -> str:
-    """Both amounts; empty where no run was made to wait."""
-    waited = [run for run in sweep.runs.values() if _waited_s(run) > 0 and run.emissions]
-    if not waited:
+    """Return a sentence on the CO2e of the runs that waited for a greener grid, and on what it would have been without waiting.
+
+    Empty if no run waited.
+    """
+    runs = [run for run in sweep.runs.values() if _waited_s(run) > 0 and run.emissions]
+    if not runs:
         return ""
     try:
         grid = intensity.read(sweep.folder / GRID)
     except ConfigError as error:
-        return f"How much CO2e {counted(len(waited), 'run')} saved by waiting for a greener grid is unknown: {error}."
-    then, at_once = (sum(_co2e_kg(run, grid, share) for run in waited) for share in (0.0, 1.0))
-    share = f", {abs(1 - then / at_once):.0%} {'less' if then <= at_once else 'more'}" if at_once else ""
-    longest = duration(max(map(_waited_s, waited)))
+        return f"How much CO2e {counted(len(runs), 'run')} saved by waiting for a greener grid is unknown: {error}."
+    delayed, at_once = (sum(_co2e_kg(run, grid, share) for run in runs) for share in (0.0, 1.0))
+    change = f", {abs(1 - delayed / at_once):.0%} {'less' if delayed <= at_once else 'more'}" if at_once else ""
+    longest = duration(max(map(_waited_s, runs)))
     return (
-        f"{counted(len(waited), 'run')} waited up to {longest} for a greener grid and caused {quantity(then, 'kg')} of CO2e instead of "
-        f"{quantity(at_once, 'kg')} had they begun at once{share}."
+        f"{counted(len(runs), 'run')} waited up to {longest} for a greener grid and caused {quantity(delayed, 'kg')} of CO2e instead of "
+        f"{quantity(at_once, 'kg')} had they begun at once{change}."
     )
 
 
 def _waited_s(run: RunFolder) -> float:
+    """Return how many seconds after its submission a run was to begin."""
     start = run.job.get("start") or {}
     return start.get("begin", 0.0) - start.get("asked", 0.0)
 
 
 def _co2e_kg(run: RunFolder, grid: intensity.Intensity, share: float) -> float:
-    """Had the run begun earlier by this share of the time that it waited."""
+    """Return the CO2e of a run, had it begun earlier by ``share`` of the time that it waited."""
     return sum(intensity.co2e_kg(record["kwh_by_quarter_hour"], grid, share * _waited_s(run)) for record in run.emissions)

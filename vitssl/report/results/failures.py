@@ -1,4 +1,4 @@
-"""The runs that failed, with the first error of each and what Python says of it; and those with a damaged record."""
+"""The runs that failed, with the first error and traceback of each, and those with a damaged record."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ class Failure:
     """Why a run failed.
 
     Attributes:
-        link: to its folder, from the report's.
-        said: its first error, and the last attempt's where that is another; or which record is damaged.
-        trace: of the first error; empty where there is none.
+        run: the name of its folder.
+        link: the relative URL from the report's folder to the run's.
+        said: the run's first error, and the last attempt's error if that is another; or which record is damaged.
+        trace: the traceback of the first error; empty if there is none.
     """
 
     run: str
@@ -29,12 +30,12 @@ class Failure:
 
 
 def failures(sweep: Sweep) -> list[Failure]:
-    """Of every run that failed or has a damaged record, in the sweep's order."""
+    """Return the failure of every run that failed or has a damaged record, in the sweep's order."""
     return [_failure(sweep, run) for run in sweep.runs.values() if run.status in ("failed", "unreadable")]
 
 
 def unreadable(sweep: Sweep) -> list[str]:
-    """What to say of every run with a damaged record."""
+    """Return a message for every run with a damaged record."""
     return [_damaged(run) for run in sweep.runs.values() if run.status == "unreadable"]
 
 
@@ -54,9 +55,11 @@ def _errors(run: RunFolder) -> str:
 
 
 def _by_attempt(run: RunFolder) -> list[dict[str, Any]]:
-    """The first failure of each attempt, of which other ranks may have failed after; what a launcher left has no attempt, and on a full
-    disk the last failure alone was kept."""
-    found: dict[Any, dict[str, Any]] = {}
+    """Return the first failure of each attempt; other ranks may have failed after it.
+
+    A failure that a launcher recorded has no attempt. On a full disk only the last failure was kept.
+    """
+    by_attempt: dict[Any, dict[str, Any]] = {}
     for line, failure in enumerate(run.failures):
-        found.setdefault(failure.get("attempt", f"line {line}"), failure)
-    return list(found.values())
+        by_attempt.setdefault(failure.get("attempt", f"line {line}"), failure)
+    return list(by_attempt.values())

@@ -8,18 +8,20 @@ from vitssl.report.results.collect import Cell
 
 
 def folds_of(cells: Iterable[Cell]) -> int | None:
-    """The least number of folds of runs that are all tested on one; None where one of them is not."""
-    found = {cell.last.run["data"]["folds"] for cell in cells}
-    return None if None in found else min(found, default=None)
+    """Return the smallest number of folds of runs that are all tested on a fold; None if a run is not."""
+    counts = {cell.last.run["data"]["folds"] for cell in cells}
+    return None if None in counts else min(counts, default=None)
 
 
 def overlap_of(cells: Iterable[Cell]) -> float:
-    """Test images / training images of their folds, taken whole where a run trains on some of them (``data.images``); 0 where a seed is not
-    tested on one."""
+    """Return test images / training images of the folds that seeds are tested on; 0 if a seed is not tested on a fold.
+
+    Whole folds are counted, even if a run trains on some of their images only (``data.images``).
+    """
     return 0.0 if (folds := folds_of(cells)) is None else 1 / (folds - 1)
 
 
 def of_folds(evaluator: str, cells: Iterable[Cell]) -> bool:
-    """Does an evaluator look at the run's own test images, and not at those of other shards or another split?"""
+    """Whether an evaluator looks at the run's own test images, rather than at those of other shards or another split."""
     fields = [(cell.last.run.get("evals") or {}).get(evaluator) or {} for cell in cells]
-    return all(of_run.get("shards") is None and of_run.get("split", "test") == "test" for of_run in fields)
+    return all(config.get("shards") is None and config.get("split", "test") == "test" for config in fields)

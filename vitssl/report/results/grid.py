@@ -1,4 +1,17 @@
-"""The rows and columns of a sweep's tables: arms (and further axes) against the column axis, seeds gathered in each cell."""
+"""A sweep laid out in rows and columns, from which tables, plots and sentences are made; seeds are gathered in each cell.
+
+Terms (for cell, point and selection see `rows`):
+    column: a value of the column axis that the sweep file names, such as a data set; without such an axis the only column is None.
+    row: one arm at one value of every row axis: all axes with several values, except the seed, the column axis and those selected over.
+    part: the rows that are compared on the same terms, such as at equal epochs or at equal cost; a grid of its own.
+    setting: another row that differs from a given one in hyper-parameters alone (see `hyperparameters`).
+    rivals: the row of the best mean together with its settings. To rank them would be to choose hyper-parameters on the test images.
+    gap: the difference between two rows in a column, or between two columns of a row, with its confidence interval.
+
+Example: with ``columns: data``, the arms scratch and ssat and the axes ``data: [cifar10, svhn]``, ``seed: [0, 1, 2]`` and
+``backbone.depth: [6, 12]`` make two columns and four rows: "scratch, depth 6", "scratch, depth 12", "ssat, depth 6" and "ssat, depth 12".
+Each row has three cells (seeds) in each column. The baseline of "ssat, depth 6" is "scratch, depth 6".
+"""
 
 from __future__ import annotations
 
@@ -18,182 +31,194 @@ from vitssl.report.results.rows import Row, changes_nothing, without
 from vitssl.report.results.stats import Difference, difference
 from vitssl.words import listed
 
-Reading = tuple[str, str]  # an evaluator, and the key of its metric
+Reading = tuple[str, str]  # the name of an evaluator, and the key of its metric
 SEED = "seed"
-MOST_FIELDS = 3  # that a sentence names
+MOST_FIELDS = 3  # the most fields that a sentence names
 
 
 @dataclass(eq=False)
 class Grid:
-    """A sweep laid out: rows against columns."""
+    """A sweep laid out in rows and columns."""
 
     sweep: Sweep
     columns: list[Any]  # values of the column axis; [None] without one
-    row_axes: list[str]  # axes besides seed, the column axis and those selected over that take several values
+    row_axes: list[str]  # axes with several values, except the seed, the column axis and those selected over
     rows: list[Row]
-    part: str = ""  # the value of the axis that tells equal epochs from equal cost, where these are its rows alone
-    # what `gap` found, which sentences and tables ask for again and again; of every two of many rows that takes long
+    part: str = ""  # if it is one of the `parts` of a grid: the value of its `cost_axis` there
+    # cache of `gap`: sentences and tables ask for the same gaps again and again, and those of all pairs of many rows take long
     gaps: dict[tuple[Row, Row, Any, Any, Reading | None], Difference | None] = field(default_factory=dict, init=False)
 
     @property
     def cost_axis(self) -> str | None:
-        """The axis that tells equal epochs from equal cost, where rows differ by it."""
+        """The axis that tells equal epochs from equal cost, or None unless rows differ by it."""
         return next((axis for axis in self.of_equal_cost if axis in self.row_axes), None)
 
     @cached_property
     def parts(self) -> list[Grid]:
-        """The grid by the values of an axis that says what arms cost equally much of; the whole one where there is none."""
+        """A grid for each value of `cost_axis`, or the whole grid if there is no such axis."""
         axis = self.cost_axis
         if axis is None:
             return [self]
-        rows: dict[Any, list[Row]] = {}
+        by_value: dict[Any, list[Row]] = {}
         for row in self.rows:
-            rows.setdefault(row.values[axis], []).append(replace(row, values=without(row.values, axis)))
-        return [Grid(self.sweep, self.columns, [a for a in self.row_axes if a != axis], part, str(value)) for value, part in rows.items()]
+            by_value.setdefault(row.values[axis], []).append(replace(row, values=without(row.values, axis)))
+        return [Grid(self.sweep, self.columns, [a for a in self.row_axes if a != axis], rows, str(v)) for v, rows in by_value.items()]
 
     def placed(self, column: Any, sentence: str) -> str:
-        """A sentence on a column of this part, after what it holds of where there are several: cifar10, equal MACs: ..."""
+        """Return a sentence after the column and part that it holds for, if there are several: ``cifar10, equal MACs: ...``."""
         return ": ".join(filter(None, [", ".join(filter(None, [self.name(column), self.part])), sentence]))
 
     def model(self, row: Row, column: Any) -> str:
-        """A row and its column."""
+        """Return the name of a row in a column, such as ``SSAT on cifar10``."""
         return f"{self.label(row)} on {self.name(column)}" if self.name(column) else self.label(row)
 
     @property
     def axis(self) -> str | None:
-        """The column axis, where it takes several values: the models of one arm then differ in data, size or cost."""
+        """The column axis, or None unless it takes several values: the models of one arm then differ in data, size or cost."""
         return self.sweep.facts["columns"] if len(self.columns) > 1 else None
 
     @property
     def of_one_set(self) -> bool:
-        """Are all models of the same data, so that those of several columns may be compared? Of one that has not begun it is not known."""
+        """Whether all models that have begun to train use the same data, so that several columns may be compared."""
         sets = [facts for row in self.rows for cell in row.cells if (facts := cell.last.job.get("data"))]
         return len({(facts.get("name"), facts.get("sha256")) for facts in sets}) <= 1
 
     @property
     def axis_name(self) -> str:
-        """The column axis's, for a heading; empty where it takes one value."""
+        """The short name of the column axis for a heading; empty unless it takes several values."""
         return self.short(self.axis) if self.axis else ""
 
     @property
     def done(self) -> list[Cell]:
+        """The finished cells of all rows."""
         return [cell for row in self.rows for cell in row.done]
 
     def models(self) -> list[tuple[Row, Any, list[Cell]]]:
-        """Row, column and the finished seeds there, over which costs are averaged; column by column, since arms are compared within one."""
+        """Return row, column and finished seeds (whose costs are averaged), column by column, since arms are compared within a column."""
         places = [(row, column) for column in self.columns for row in self.rows]
         return [(row, column, done) for row, column in places if (done := row.finished(column))]
 
     def called(self, arm: Arm) -> str:
-        """The arm as the paper's table calls its row; with its name in the sweep file where several have the same row."""
+        """Return the name of the arm's row in the paper's table, with its name in the sweep file if several arms have the same row."""
         name = arm.row or arm.name
         return name if [other.row or other.name for other in self.sweep.arms].count(name) == 1 else f"{name} [{arm.name}]"
 
     @property
     def alone(self) -> bool:
-        """Is there a single arm, whose rows differ in the axes' values?"""
+        """Whether there is a single arm, so that rows differ only in the values of axes."""
         return len({row.arm.name for row in self.rows}) == 1
 
     def label(self, row: Row, but: str | None = None) -> str:
-        """The row's name, without the axis ``but``; an arm that is the only one is not repeated in every row of a matrix."""
+        """Return the row's name, without the axis ``but``; a single arm's name is not repeated in every row of a matrix."""
         values = {axis: value for axis, value in row.values.items() if axis != but}
-        # what arms cost equally much of says so itself: equal MACs
+        # the values of an axis of equal cost need no name before them: "equal MACs"
         parts = [str(value) if axis in self.of_equal_cost else f"{self.short(axis)} {value}" for axis, value in values.items()]
         return ", ".join(parts if parts and self.alone else [self.called(row.arm), *parts])
 
     def short(self, axis: str) -> str:
-        """The last part of a field's name, where that tells the axes apart."""
+        """Return the last part of a field's name, if it tells the axes apart; otherwise the whole name."""
         last = axis.rsplit(".", 1)[-1]
         return last if [other.rsplit(".", 1)[-1] for other in self.sweep.facts["axes"]].count(last) == 1 else axis
 
     def name(self, column: Any) -> str:
-        """A column's name; a bare number says what it is."""
+        """Return a column's name; a bare number follows the name of its axis, such as ``depth 6``."""
         if column is None:
             return ""
         return str(column) if isinstance(column, str) else f"{self.short(self.sweep.facts['columns'])} {column}"
 
     @property
     def of_equal_cost(self) -> list[str]:
-        """The axes whose values say what arms cost equally much of: the epochs that follow are no choice."""
+        """The axes whose values say what is equal for all arms, such as epochs or MACs; the epochs that follow from it are no choice."""
         return list(self.sweep.facts["equal"]["axes"])
 
     @cached_property
     def unselected(self) -> list[str]:
-        """The row axes that set hyper-parameters of an arm here, which nothing selects over."""
+        """The row axes that set hyper-parameters of an arm in this grid, and over which nothing selects."""
         of_rows = {axis for row in self.rows for axis in row.values}
         return [axis for axis in self.row_axes if axis in of_rows - {*self.of_equal_cost} and sets_hyperparameters(self.sweep, axis)]
 
     @property
     def unselected_reason(self) -> str:
+        """Why rows are not ranked if there are `unselected` axes; otherwise empty."""
         return f"held-out images do not choose {' and '.join(self.unselected)}" if self.unselected else ""
 
     @cached_property
     def unselected_columns(self) -> bool:
-        """Does the column axis set hyper-parameters? Arms are compared in each column, and columns are not."""
+        """Whether the column axis sets hyper-parameters. Arms are then compared in each column, but columns are not compared."""
         return self.axis is not None and self.axis not in self.of_equal_cost and sets_hyperparameters(self.sweep, self.axis)
 
     @cached_property
     def folds(self) -> int | None:
-        """The parts of which every seed tests on one; None where the test images of an arm are those of a split."""
+        """The number of folds if every seed is tested on one of them; None if an arm's test images are those of a split."""
         return folds_of(self.done)
 
     @property
     def metric(self) -> tuple[str, str]:
-        """The evaluator that the sweep's accuracies are of, and its metric's key."""
+        """The evaluator of the sweep's metric, and the metric's key."""
         return metric_parts(self.sweep.facts["metric"])
 
     @property
     def own(self) -> str:
-        """The run's own evaluator on the test images: that of the sweep's metric, or else after the last epoch."""
+        """The run's own evaluator on the test images: that of the sweep's metric, or otherwise the one after the last epoch (``test``)."""
         return self.metric[0] if self.metric[0] in OF_TEST else "test"
 
     @property
     def measured(self) -> Metric:
-        """The sweep's metric, named after its evaluator too where that is not the accuracy on the test split."""
+        """The sweep's metric; its name includes the evaluator, unless that is the one after the last epoch on the test split."""
         return measured_by(self.sweep.facts["metric"])
 
     @property
     def points(self) -> str:
-        """The unit of a difference, behind its figure."""
+        """The unit of a difference, to be put behind its figure."""
         return " points" if self.measured.unit == "%" else ""
 
     def scores(self, row: Row, column: Any, kind: str | None = None, metric: str | None = None) -> dict[Any, float]:
-        """The metric by seed, of finished cells; ``kind`` and ``metric`` None take the sweep's."""
+        """Return the metric of the finished cells by seed. ``kind`` (an evaluator) and ``metric`` are the sweep's by default."""
         evaluator, usual = self.metric
         scores = {cell.axes.get(SEED): cell.result(kind or evaluator, metric or usual) for cell in row.columns[column]}
         return {seed: value for seed, value in scores.items() if value is not None}
 
     def compared(self, row: Row, column: Any) -> dict[Any, float]:
-        """The scores that rows are ranked by: of the seeds that all rows of a column have, since a seed may draw images and labels too;
-        where there is none, no row's mean says more than another's."""
+        """Return the scores by which rows are ranked: those of the seeds that all rows of the column have.
+
+        A seed may draw images and labels, too. Without common seeds there is no score, since no row's mean says more than another's.
+        """
         own, common = self.scores(row, column), self.seeds_of_all(column)
         return {seed: value for seed, value in own.items() if seed in common}
 
     def seeds_of_all(self, column: Any) -> set[Any]:
-        """The seeds of which every row of a column that has any figure has one."""
-        found = [set(by_seed) for row in self.rows if (by_seed := self.scores(row, column))]
-        return set.intersection(*found) if found else set()
+        """Return the seeds for which every row of a column has a score; rows without any score do not count."""
+        seeds = [set(by_seed) for row in self.rows if (by_seed := self.scores(row, column))]
+        return set.intersection(*seeds) if seeds else set()
 
     def published(self, row: Row, column: Any) -> float | None:
-        """The paper's number for this cell: keyed by the column axis first, then by every other axis that takes several values."""
+        """Return the paper's number for this cell; None if it has none for the values of all axes here.
+
+        The numbers are keyed by the column axis first, then by every other axis that takes several values; an axis of a single value may be
+        a key, too.
+        """
         value, axes = row.arm.published, self.sweep.facts["axes"]
         single = {axis: values[0] for axis, values in axes.items() if axis != SEED and len(values) == 1}
-        named = {axis: column for axis in [self.sweep.facts["columns"]] if axis} | row.values | single
-        left = [(str(label), axis not in single) for axis, label in named.items()]  # the column axis comes first
+        axis_values = {axis: column for axis in [self.sweep.facts["columns"]] if axis} | row.values | single
+        unused = [(str(label), axis not in single) for axis, label in axis_values.items()]  # the column axis comes first
         while isinstance(value, dict):
-            found = next((part for part in left if part[0] in value), None)
-            if found is None:
+            match = next((item for item in unused if item[0] in value), None)
+            if match is None:
                 return None
-            value = value[found[0]]
-            left.remove(found)
-        return None if any(needed for _, needed in left) else value
+            value = value[match[0]]
+            unused.remove(match)
+        return None if any(needed for _, needed in unused) else value
 
     def ranking(self, column: Any) -> list[Row]:
-        """The rows from the best mean to the worst; none where fewer than two have one, where one has a single seed, or where the test
-        images would choose hyper-parameters: of an axis that nothing selects over, or of an arm that leads."""
+        """Return the rows from the best mean to the worst; empty if rows cannot be ranked fairly.
+
+        That is so if fewer than two rows have a mean, if one has a single seed, or if the test images would choose hyper-parameters: those
+        of an axis that nothing selects over (`unselected`), or those of the leading arm (`rivals`).
+        """
         return [] if self.unselected or self.rivals(column) else self._ranked(column)
 
     def _ranked(self, column: Any) -> list[Row]:
+        """Return the rows from the best mean to the worst, even if the test images would choose hyper-parameters."""
         compared = [(row, by_seed) for row in self.rows if (by_seed := self.compared(row, column))]
         scored = [(row, by_seed) for row, by_seed in compared if all(map(isfinite, by_seed.values()))]  # an overflow has no rank
         if len(scored) < 2 or any(len(by_seed) < 2 for _, by_seed in scored):
@@ -201,55 +226,58 @@ class Grid:
         return [row for row, _ in sorted(scored, key=lambda pair: mean(pair[1].values()), reverse=not self.measured.lower_is_better)]
 
     def rivals(self, column: Any) -> list[Row]:
-        """The row of the best mean and those that differ from it in hyper-parameters alone; none where there are none of these."""
+        """Return the row of the best mean and those that differ from it in hyper-parameters alone; empty if no row does."""
         ranked = self._ranked(column)
         others = self.settings_of(ranked[0], column) if ranked else []
         return [row for row in self.rows if row is ranked[0] or row in others] if others else []
 
     def settings_of(self, row: Row, column: Any) -> list[Row]:
-        """The ranked rows that differ from one in hyper-parameters alone."""
+        """Return the ranked rows that differ from ``row`` in hyper-parameters alone."""
         return [other for other in self._ranked(column) if is_setting(self.apart(row, other, column))]
 
     def apart(self, row: Row, other: Row, column: Any) -> set[str]:
-        """The fields that tell two rows of a column apart, at the same values of what held-out images choose; of costs that are made
-        equal, other epochs are no such field."""
+        """Return the fields in which two rows of a column differ, not counting the axes that held-out images select over.
+
+        Empty if they have different values of an axis of equal cost: the epochs that follow from these are no choice.
+        """
         if any(row.values.get(axis) != other.values.get(axis) for axis in self.of_equal_cost):
             return set()
         between = fields_between if row.arm is other.arm else fields_between_arms
         return between(row.candidates(column)[0], other.candidates(column)[0])
 
     def unchosen(self, column: Any) -> str:
-        """Why no row of a column is the best, where the test images would choose hyper-parameters; empty elsewhere."""
+        """Return why no row of a column is the best, if the test images would choose hyper-parameters; otherwise empty."""
         if self.unselected:
             return self.unselected_reason
         if not (rivals := self.rivals(column)):
             return ""
         fields = set().union(*(self.apart(rivals[0], row, column) for row in rivals[1:]))
-        which = listed(sorted(fields)) if len(fields) <= MOST_FIELDS else f"{len(fields)} fields"
-        return f"{listed(map(self.label, rivals))} differ only in hyper-parameters ({which}), which held-out images do not choose"
+        names = listed(sorted(fields)) if len(fields) <= MOST_FIELDS else f"{len(fields)} fields"
+        return f"{listed(map(self.label, rivals))} differ only in hyper-parameters ({names}), which held-out images do not choose"
 
     def baseline_name(self, row: Row) -> str | None:
-        """What the arm that a row is compared with is called; None for a baseline."""
+        """Return the name of the arm (of a single arm: the row) that a row is compared with; None for a baseline."""
         if self.alone:
             return self.label(base) if (base := self.baseline(row)) else None
         arm = next((arm for arm in self.sweep.arms if arm.name == self._baseline(row)), None)
         return self.called(arm) if arm else None
 
     def _baseline(self, row: Row) -> str | None:
+        """Return the name in the sweep file of the arm that a row is compared with; None if that is its own arm."""
         name = row.arm.baseline or self.sweep.facts["baseline"]
         return None if name == row.arm.name else name
 
     def baselines(self) -> str:
-        """What the arm that rows are compared with is called, for a heading, and which axes' values it shares with them."""
+        """Return, for a heading, the name of what rows are compared with, and the axes whose values they share with it."""
         names = {name for row in self.rows if (name := self.baseline_name(row))}
         shared = [] if self.alone else dict.fromkeys(axis for row in self.rows if (base := self.baseline(row)) for axis in base.values)
         same = f" at the same {listed(map(self.short, shared))}" if shared else ""
         return (names.pop() if len(names) == 1 else "each arm's baseline") + same
 
     def baseline(self, row: Row) -> Row | None:
-        """The baseline arm's row at the same values of the row axes that change it; of a single arm the row of the axes' first values.
+        """Return the baseline arm's row at the same values of the row axes that change it; None for a baseline itself.
 
-        None for a baseline itself.
+        The baseline of a single arm is its row at the first values of the axes.
         """
         if self.alone:
             return self.rows[0] if row is not self.rows[0] else None
@@ -257,64 +285,72 @@ class Grid:
         return next((r for r in self.rows if r.arm.name == name and r.values.items() <= row.values.items()), None)
 
     def against_baseline(self, row: Row, column: Any) -> Difference | None:
+        """Return the difference between a row and its baseline; None without a baseline, or if one has no score."""
         base = self.baseline(row)
         return self.gap(row, base, column) if base else None
 
     def gap(self, one: Row, other: Row, column: Any, than: Any = None, of: Reading | None = None) -> Difference | None:
-        """What a row is better by than another, or than at the column ``than``, by another evaluator and metric than the sweep's if
-        ``of`` says so; None where one of them has no figure."""
+        """Return the difference ``one`` minus ``other``; None if one of them has no score.
+
+        Args:
+            one, other: two rows, or one row twice, to compare two of its columns.
+            column: the column of both.
+            than: the column of ``other``, if it is not the same.
+            of: the evaluator and metric, if they are not the sweep's.
+        """
         key = (one, other, column, than, of)
         if key not in self.gaps:
             self.gaps[key] = self._gap(one, other, (column, column if than is None else than), of or self.metric)
         return self.gaps[key]
 
     def _gap(self, one: Row, other: Row, columns: tuple[Any, Any], measured: Reading) -> Difference | None:
-        scores = [self.scores(row, at, *measured) for row, at in zip((one, other), columns, strict=True)]
-        cells = [cell for row, at in zip((one, other), columns, strict=True) for cell in row.finished(at)]
+        scores = [self.scores(row, column, *measured) for row, column in zip((one, other), columns, strict=True)]
+        cells = [cell for row, column in zip((one, other), columns, strict=True) for cell in row.finished(column)]
         gap, common = difference(*scores, overlap_of(cells)), scores[0].keys() & scores[1].keys()
-        files = [self._predictions(row, at, common, measured) for row, at in zip((one, other), columns, strict=True)]
-        return gap if files[0] == files[1] else _over_images(gap, cells, files, measured)  # equal runs stand in several rows
+        files = [self._predictions(row, column, common, measured) for row, column in zip((one, other), columns, strict=True)]
+        return gap if files[0] == files[1] else _over_images(gap, cells, files, measured)  # two rows may be the same runs
 
     def above(self, row: Row, column: Any, level: float) -> Difference | None:
-        """By what a row's figure is above a number; None where it has none."""
+        """Return the difference between a row's metric and the number ``level``; None if the row has no score."""
         scores, cells = self.scores(row, column), row.finished(column)
         gap = difference(scores, dict.fromkeys(scores, level), overlap_of(cells))
         return _over_images(gap, cells, [self._predictions(row, column, {*scores}, self.metric), None], self.metric)
 
     def _predictions(self, row: Row, column: Any, seeds: set[Any], measured: Reading) -> list[Path]:
-        """The files of the finished ones of these seeds; of all where there is none of these."""
+        """Return the prediction files of the cells of ``seeds`` that have the metric, or of all such cells if ``seeds`` is empty."""
         evaluator, metric = measured
         done = [cell for cell in row.columns[column] if cell.result(evaluator, metric) is not None]
         return [cell.last.path / f"predictions-{evaluator}.npz" for cell in done if not seeds or cell.axes.get(SEED) in seeds]
 
 
 def _over_images(gap: Difference | None, cells: list[Cell], files: list[list[Path] | None], measured: Reading) -> Difference | None:
-    """With the error over the test images, where predictions tell it; which they are an interval over folds covers."""
+    """Return ``gap`` with the error over the test images, if predictions tell it; an interval over folds covers it already."""
     if gap is None or (gap.overlap and of_folds(measured[0], cells)):
         return gap
-    found = of_images(*files, measured[1])
-    return gap if found is None else gap.over_images(found)
+    image_errors = of_images(*files, measured[1])
+    return gap if image_errors is None else gap.over_images(image_errors)
 
 
 def lay_out(sweep: Sweep) -> Grid:
-    """Lay out a sweep: the named axis as columns, seeds gathered, every other axis with several values as further rows.
+    """Lay out a sweep: a column for each value of its column axis, rows for its arms and all other axes with several values.
 
-    Over the axes of the sweep's `select` held-out images choose one point for each row and column.
+    Seeds are gathered in the cells. If the sweep selects over axes, held-out images choose one of their points for each row and column.
     """
     axis, axes, select = sweep.facts["columns"], sweep.facts["axes"], sweep.facts["select"]
     row_axes = [name for name, values in axes.items() if name not in (SEED, axis, *select) and len(values) > 1]
     columns = list(axes.get(axis) or dict.fromkeys(c.axes.get(axis) for c in sweep.cells)) if axis else [None]
     rows, laid_out = [], Grid(sweep, columns, row_axes, [])
     for arm in sweep.arms:
-        of_arm = [cell for cell in sweep.cells if cell.arm == arm.name]
-        for idle in [a for a in row_axes if a not in laid_out.of_equal_cost and changes_nothing(of_arm, a)]:
-            of_arm = [replace(cell, axes=without(cell.axes, idle)) for cell in of_arm if cell.axes[idle] == of_arm[0].axes[idle]]
-        of_row = [a for a in row_axes if of_arm and a in of_arm[0].axes]
-        points = list(dict.fromkeys(tuple(cell.axes.get(a) for a in of_row) for cell in of_arm)) or [()]
-        for point in points:
-            here = [cell for cell in of_arm if tuple(cell.axes.get(a) for a in of_row) == point]
-            by_column = {c: [cell for cell in here if axis is None or cell.axes.get(axis) == c] for c in columns}
-            rows.append(Row(arm, dict(zip(of_row, point, strict=False)), by_column))
+        arm_cells = [cell for cell in sweep.cells if cell.arm == arm.name]
+        # an axis that does not change the arm is dropped, with the cells of all but one of its values
+        for idle in [a for a in row_axes if a not in laid_out.of_equal_cost and changes_nothing(arm_cells, a)]:
+            arm_cells = [replace(cell, axes=without(cell.axes, idle)) for cell in arm_cells if cell.axes[idle] == arm_cells[0].axes[idle]]
+        axes_of_arm = [a for a in row_axes if arm_cells and a in arm_cells[0].axes]
+        combinations = list(dict.fromkeys(tuple(cell.axes.get(a) for a in axes_of_arm) for cell in arm_cells)) or [()]
+        for combination in combinations:
+            row_cells = [cell for cell in arm_cells if tuple(cell.axes.get(a) for a in axes_of_arm) == combination]
+            by_column = {c: [cell for cell in row_cells if axis is None or cell.axes.get(axis) == c] for c in columns}
+            rows.append(Row(arm, dict(zip(axes_of_arm, combination, strict=False)), by_column))
     laid_out.rows += rows
     if select:
         evaluator, metric = laid_out.metric

@@ -1,6 +1,14 @@
-"""How far the test images, of which all seeds share the same, leave open which of two arms is better.
+"""How uncertain a difference between two arms is because of the test images, which all seeds share.
 
-Shapes: S seeds, N images, K classes.
+A metric is written as a mean over the test images, so that every image adds a value to it (`PARTS`). The spread of these values over the
+images, divided by the square root of their number, is the metric's standard error over other draws of test images. For a difference, the
+values of the arms are averaged over seeds and subtracted image by image.
+
+Example: one arm classifies the first three of four images correctly, the other one the first two. The images add 100, 100, 100 and 0 to the
+top-1 accuracy of one arm (75 %), and 100, 100, 0 and 0 to that of the other (50 %). The differences 0, 0, 100 and 0 have the mean 25 points
+and the standard deviation 50, so the standard error is 50 / sqrt(4) = 25 points.
+
+Shapes: S seeds, N images, K classes, B bins of confidence.
 """
 
 from __future__ import annotations
@@ -17,57 +25,59 @@ from vitssl.report.results import kept
 from vitssl.report.results.kept import Predictions
 from vitssl.report.results.stats import OfImages
 
-File = tuple[Path, int]  # and when it was last changed, in ns
+File = tuple[Path, int]  # a path, and when the file was last changed in ns, so that caches notice a change
 
 
 def of_images(one: Sequence[Path], other: Sequence[Path] | None, metric: str = "top1") -> OfImages | None:
-    """What the images on which two arms were evaluated tell of the difference between their values of a metric.
+    """Return what the test images tell about the difference between two arms in a metric.
 
     Args:
-        one, other: the predictions that an arm's seeds saved; without ``other``, of the value of the first alone.
-        metric: its key.
+        one: files with the predictions of an arm's seeds.
+        other: files of the other arm; None: the uncertainty of the first arm's metric itself.
+        metric: the metric's key.
 
     Returns:
-        None where a run saved none, or not what the metric is made of, or where they are of other images.
+        None if a run saved no predictions, or not those that the metric is made of, or if the predictions are of different images.
     """
     saved = tuple(tuple(_file(path) for path in paths) for paths in (one, other) if paths is not None)
     return _of_images(saved, metric) if all(paths and all(paths) for paths in saved) else None
 
 
 def _file(path: Path) -> File | None:
-    """None where there is none."""
+    """Return a file with the time of its last change; None if there is no such file."""
     return (path, path.stat().st_mtime_ns) if path.is_file() else None
 
 
 @cache
 def _of_images(arms: tuple[tuple[File, ...], ...], metric: str) -> OfImages | None:
-    """Once for each pair, which several sentences and tables ask for."""
-    found = [_parts(files, metric) for files in arms]
-    if any(arm is None for arm in found):
+    """Compute `of_images` once for every pair of arms, since several sentences and tables ask for it."""
+    by_arm = [_parts(files, metric) for files in arms]
+    if any(arm is None for arm in by_arm):
         return None
-    (labels_N, first_SN), N = found[0], len(found[0][0])
-    if N < 2 or not all(np.array_equal(labels_N, other_labels_N) for other_labels_N, _ in found):
+    (labels_N, first_SN), N = by_arm[0], len(by_arm[0][0])
+    if N < 2 or not all(np.array_equal(labels_N, other_labels_N) for other_labels_N, _ in by_arm):
         return None
-    others_N = sum(parts_SN.mean(0) for _, parts_SN in found[1:])
+    others_N = sum(parts_SN.mean(0) for _, parts_SN in by_arm[1:])
     error = float(np.std(first_SN.mean(0) - others_N, ddof=1)) / sqrt(N)
-    by_seed = [arm_SN.var(0, ddof=1).mean() / len(arm_SN) for _, arm_SN in found if len(arm_SN) > 1]
-    return OfImages(N, error, sqrt(sum(by_seed) / N))
+    # by arm: the variance of the mean over seeds on one image, averaged over the images
+    variances = [arm_SN.var(0, ddof=1).mean() / len(arm_SN) for _, arm_SN in by_arm if len(arm_SN) > 1]
+    return OfImages(N, error, sqrt(sum(variances) / N))
 
 
 @cache
 def _parts(files: tuple[File, ...], metric: str) -> tuple[np.ndarray, np.ndarray] | None:
-    """The class of each image, and what it adds to the metric of each seed; None where seeds are of other images."""
+    """Return the class of each image, and what it adds to the metric by seed (S, N); None if seeds differ in images or lack values."""
     saved = [kept.predictions(path) for path, _ in files]
-    if metric not in PARTS or any(not np.array_equal(each.labels_N, saved[0].labels_N) for each in saved):
+    if metric not in PARTS or any(not np.array_equal(seed.labels_N, saved[0].labels_N) for seed in saved):
         return None
-    parts = [PARTS[metric](each) for each in saved]
+    parts = [PARTS[metric](seed) for seed in saved]
     return None if any(part_N is None for part_N in parts) else (saved[0].labels_N, np.array(parts))
 
 
 # ------------------------------------------------------------------------------------------------- what each image adds
 #
-# Values whose mean over the images is the metric, and whose spread is that of the metric over other draws of images: for what is no
-# mean itself its linearisation (the influence function).
+# One value per image: their mean over the images is the metric, and their spread tells that of the metric over other draws of images.
+# A metric that is no mean itself is linearised (by its influence function).
 
 
 def _top1(saved: Predictions) -> np.ndarray:
@@ -83,7 +93,10 @@ def _loss(saved: Predictions) -> np.ndarray:
 
 
 def _balanced_accuracy(saved: Predictions) -> np.ndarray:
-    """The mean of the recalls of the classes that have images; of few images a class's spread is that of a sample (n - 1)."""
+    """Linearise the mean recall over the classes that have images.
+
+    The spread within a class is that of a sample (n - 1), which matters if the class has few images.
+    """
     K, N, hit_N = len(saved.classes), len(saved.labels_N), _top1(saved)
     counts_K = np.bincount(saved.labels_N, minlength=K)
     recall_K, present = np.bincount(saved.labels_N, weights=hit_N, minlength=K) / np.maximum(counts_K, 1), np.count_nonzero(counts_K)
@@ -92,7 +105,10 @@ def _balanced_accuracy(saved: Predictions) -> np.ndarray:
 
 
 def _macro_f1(saved: Predictions) -> np.ndarray:
-    """The mean of F1 = 2 hits / (images + predictions) over the classes that have either; the derivative of each adds to its images."""
+    """Linearise the mean of F1 = 2 hits / (images + predictions) over the classes that have images or predictions.
+
+    An image adds the derivatives of the F1 of its own class and of its predicted class.
+    """
     K, N = len(saved.classes), len(saved.labels_N)
     hit_N = saved.predicted_N == saved.labels_N
     either_K = np.bincount(saved.labels_N, minlength=K) + np.bincount(saved.predicted_N, minlength=K)
@@ -107,7 +123,7 @@ def _auc(saved: Predictions) -> np.ndarray | None:
 
 
 def _ece(saved: Predictions) -> np.ndarray:
-    """The sum over bins of |hits - confidences|, so that an image adds its own difference with the sign of its bin's."""
+    """Split the sum over bins of |hits - confidences|: an image adds its own difference, with the sign of its bin's sum."""
     bin_N = np.clip(np.ceil(saved.confidence_N * BINS).astype(int) - 1, 0, BINS - 1)
     gap_N = (saved.predicted_N == saved.labels_N) - saved.confidence_N.astype(float)
     sign_B = np.sign(np.bincount(bin_N, weights=gap_N, minlength=BINS))

@@ -1,4 +1,4 @@
-"""What a sweep has from outside: weights that its runs start from, whose cost is in none of its figures, and runs of other sweeps."""
+"""What a sweep takes from outside: weights that its runs start from, whose cost is in none of its figures, and runs of other sweeps."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ from vitssl.words import listed
 
 
 def origins(run: RunFolder) -> list[str]:
-    """What a run has of others, by name: imported files, and runs that are no stages of its own arm."""
+    """Return the names of what a run starts from outside its own arm: imported files, and other runs."""
     if imported := run.job.get("imported"):
         return [_imported(imported)]
-    own, fields = {Path(parent).name for parent in run.job.get("parents", [])}, dotted(run.run)
+    own_stages, fields = {Path(parent).name for parent in run.job.get("parents", [])}, dotted(run.run)
     starts = [Path(fields[name]) for name in checkpoint_fields(Run) if fields.get(name)]
-    return [_named(start) for start in dict.fromkeys(starts) if start.name not in own]
+    return [_named(start) for start in dict.fromkeys(starts) if start.name not in own_stages]
 
 
 def not_counted(sweep: Sweep) -> str:
-    """A sentence on what runs start from and no cost has; empty where there is nothing."""
+    """Return a sentence on the weights that runs start from, whose cost is not counted; empty if there are none."""
     names = dict.fromkeys(origin for run in sweep.runs.values() for origin in origins(run))
     return f" Not counted: the cost of weights trained elsewhere that runs started from ({listed(names)})." if names else ""
 
 
 def reused(sweep: Sweep) -> str:
-    """A sentence on the runs that were trained for other sweeps, whose reports have them too; empty where there are none."""
+    """Return a sentence on the runs that were trained for other sweeps, whose reports count them, too; empty if there are none."""
     origins = [Path(run.job["reused_from"]).parent for run in sweep.runs.values() if "reused_from" in run.job]
-    of = Counter(origin.name for origin in origins if origin.name != sweep.folder.absolute().name and origin.exists())
-    return f" {of.total()} of these runs were trained for the sweep {listed(of)}, whose report counts them too." if of else ""
+    sweeps = Counter(origin.name for origin in origins if origin.name != sweep.folder.absolute().name and origin.exists())
+    return f" {sweeps.total()} of these runs were trained for the sweep {listed(sweeps)}, whose report counts them too." if sweeps else ""
 
 
 def _named(start: Path) -> str:
-    before = read_json(start / "job.json").get("imported") if start.is_dir() else None
-    return _imported(before) if before else start.name
+    """Return the name of a run that another one starts from; of imported weights, that of their file."""
+    imported = read_json(start / "job.json").get("imported") if start.is_dir() else None
+    return _imported(imported) if imported else start.name
 
 
 def _imported(facts: dict[str, Any]) -> str:

@@ -1,4 +1,17 @@
-"""The rows of a sweep's tables: an arm's cells by column, what held-out images choose of them, and what one of its models cost."""
+"""The rows of a sweep's tables: an arm's cells by column, which of them held-out images choose, and what one of its models costs.
+
+Terms:
+    cell: one arm at one point of all axes, seed included (`collect.Cell`); a finished cell is a trained model.
+    column: a value of the column axis, which the sweep file names (``columns``), such as a data set.
+    row: one arm at one value of every row axis. Row axes are those with several values, except the seed, the column axis and the axes that
+        the sweep selects over (``select``).
+    point: one combination of values of the axes that the sweep selects over.
+    selection: all points of a row and column. Held-out images choose the best of them, and the row keeps the cells of that point alone.
+
+Example: with ``select: [optim.lr]``, ``optim.lr: [1e-3, 1e-4]`` and ``seed: [0, 1, 2]``, each row has six cells in each column: two points,
+(1e-3,) and (1e-4,), of three seeds each. If the mean held-out accuracy is higher at (1e-4,), the tables show the three test accuracies of
+that point.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +26,28 @@ from vitssl.report.results.collect import SUMMED, Arm, Cell, add
 
 @dataclass
 class Selection:
-    """The cells of one row and column over the axes that the sweep selects over; held-out images choose the point that is shown.
+    """The cells of one row and column by point of the axes that the sweep selects over; held-out images choose the point that is shown.
 
     A point counts once all of its seeds are done.
     """
 
-    points: dict[tuple[Any, ...], list[Cell]]  # by the values of those axes, None where they change nothing of an arm: a cell per seed
-    metric: str  # its key
+    points: dict[tuple[Any, ...], list[Cell]]  # by the axes' values (None if they do not change the arm): a cell per seed
+    metric: str  # the metric's key
     tested: str = "test"  # the evaluator whose values are shown
-    held_out: str = "val"  # and the one that chooses
+    held_out: str = "val"  # the evaluator that chooses
 
     def means(self, evaluator: str) -> dict[tuple[Any, ...], float]:
-        """The metric by point, mean over seeds, of the evaluator that is shown or of the one that chooses; of the points that count."""
+        """Return the metric's mean over seeds of every point that counts, by the evaluator ``tested`` or ``held_out``."""
         scores = {point: [cell.result(evaluator, self.metric) for cell in cells] for point, cells in self.points.items()}
         return {point: mean(values) for point, values in scores.items() if None not in values}
 
     @property
     def missing(self) -> int:
-        """The points that do not count yet."""
+        """The number of points that do not count yet."""
         return len(self.points) - len(self.means(self.held_out))
 
     def best(self, evaluator: str) -> tuple[Any, ...] | None:
-        """The point of the best mean, of equal ones the first; None where none counts yet, or none is finite."""
+        """Return the point of the best mean, the first of equal ones; None if no point counts yet, or none has a finite mean."""
         means = {point: value for point, value in self.means(evaluator).items() if isfinite(value)}
         pick = min if METRICS[self.metric].lower_is_better else max
         return pick(means, key=means.__getitem__, default=None)
@@ -42,36 +55,46 @@ class Selection:
 
 @dataclass(eq=False)
 class Row:
-    """One arm at one value of every row axis that changes it; its cells by column."""
+    """One arm at one value of every row axis that changes it, with its cells by column."""
 
     arm: Arm
-    values: dict[str, Any]  # of the row axes
-    columns: dict[Any, list[Cell]]  # a cell per seed; of a selection those of the chosen point
-    selections: dict[Any, Selection] = field(default_factory=dict)  # by column, where the sweep selects over axes
+    values: dict[str, Any]  # by row axis
+    columns: dict[Any, list[Cell]]  # a cell per seed; after a selection, those of the chosen point
+    selections: dict[Any, Selection] = field(default_factory=dict)  # by column; empty unless the sweep selects over axes
 
     @property
     def cells(self) -> list[Cell]:
+        """The cells of all columns."""
         return [cell for cells in self.columns.values() for cell in cells]
 
     @property
     def done(self) -> list[Cell]:
+        """The finished cells of all columns."""
         return finished(self.cells)
 
     def finished(self, column: Any) -> list[Cell]:
+        """Return the finished cells of a column."""
         return finished(self.columns[column])
 
     def candidates(self, column: Any) -> list[Cell]:
-        """The cells of a column, those that were not chosen too."""
+        """Return the cells of a column, including those that a selection did not choose."""
         selection = self.selections.get(column)
         return [cell for cells in selection.points.values() for cell in cells] if selection else self.columns[column]
 
     def choose(self, select: list[str], metric: str, tested: str, held_out: str) -> None:
-        """Keep of every column the cells of the point over these axes that is best on held-out images."""
+        """Keep, in every column, only the cells of the point that is best on held-out images.
+
+        Args:
+            select: the axes to select over.
+            metric: the metric's key.
+            tested: the evaluator whose values are shown.
+            held_out: the evaluator that chooses.
+        """
         for column, cells in self.columns.items():
             points: dict[tuple[Any, ...], list[Cell]] = {}
             for cell in cells:
                 points.setdefault(tuple(cell.axes[axis] for axis in select), []).append(cell)
-            if len(points) > 1 and len({tuple(cell.last.path for cell in here) for here in points.values()}) == 1:
+            if len(points) > 1 and len({tuple(cell.last.path for cell in at_point) for at_point in points.values()}) == 1:
                 points = {(None,) * len(select): next(iter(points.values()))}
             self.selections[column] = Selection(points, metric, tested, held_out)
             chosen = self.selections[column].best(held_out)
@@ -79,7 +102,7 @@ class Row:
 
 
 def changes_nothing(cells: list[Cell], axis: str) -> bool:
-    """Has an arm the same runs at all values of an axis, such as one of an objective's field where that objective is not on?"""
+    """Whether an arm has the same runs at all values of an axis, for example of a field of an objective that is not on."""
     runs: dict[Any, set[tuple[Any, ...]]] = {}
     for cell in cells:
         rest = tuple(without(cell.axes, axis).items())
@@ -88,30 +111,31 @@ def changes_nothing(cells: list[Cell], axis: str) -> bool:
 
 
 def without(axes: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the values of all axes but one."""
     return {axis: value for axis, value in axes.items() if axis != name}
 
 
 def finished(cells: list[Cell]) -> list[Cell]:
-    """The cells of which every stage is done; their cost.json is there."""
+    """Return the cells whose stages are all done, so that each has its cost.json."""
     return [cell for cell in cells if cell.status == "done"]
 
 
 def cost_of(cell: Cell) -> dict[str, float] | None:
-    """What one finished model cost: the sum over its stages, all attempts included; None where the record of a stage is lost."""
+    """Return what one finished model cost, over all stages and attempts; None if the record of a stage is lost."""
     runs = [run for _, run in cell.stages]
     return add(run.spent for run in runs) if all(run.recorded for run in runs) else None
 
 
 def costs_of(cells: list[Cell]) -> list[dict[str, float]]:
-    """What each finished model cost of which that is known."""
+    """Return the cost of every finished model whose cost is known."""
     return [cost for cell in finished(cells) if (cost := cost_of(cell)) is not None]
 
 
 def mean_cost(costs: list[dict[str, float]]) -> dict[str, float] | None:
-    """The mean of each; None of none."""
+    """Return the mean of each cost over models; None if there are no models."""
     return {name: mean(cost[name] for cost in costs) for name in SUMMED} if costs else None
 
 
 def cost_per_model(cells: list[Cell]) -> dict[str, float] | None:
-    """Mean cost of a finished model; None where there is none, or of none its cost is known."""
+    """Return the mean cost of a finished model; None if no finished model has a known cost."""
     return mean_cost(costs_of(cells))

@@ -1,4 +1,12 @@
-"""What training sees, from the runs themselves: epochs, images with labels and without, and whether arms are equal in it."""
+"""What training sees according to the runs: epochs, images with and without labels, and whether these are equal for all arms.
+
+Terms:
+    images seen: the images of all training steps; one that is seen in every epoch counts once per epoch.
+    plan: the epochs and the images seen of each stage, as configured, so that they are known before training ends.
+
+Example: an arm pretrains for 20 epochs and fine-tunes for 10, on 1,000 images in batches of 100. Its plan is ((20, 20000), (10, 10000)),
+and the report shows ``20 + 10`` epochs and 30,000 images seen.
+"""
 
 from __future__ import annotations
 
@@ -10,26 +18,26 @@ from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row
 from vitssl.words import counted, listed
 
-Plan = tuple[tuple[float, float], ...]  # of each stage: epochs, and images seen in all
-MOST_GROUPS = 4  # of arms that a sentence tells apart
-EQUAL = 1.005  # times as much: equal but for what whole epochs leave
+Plan = tuple[tuple[float, float], ...]  # for each stage its epochs, and the images seen in all of them
+MOST_GROUPS = 4  # the most groups of arms that a sentence tells apart
+EQUAL = 1.005  # counts whose ratio is smaller are equal, but for the rounding to whole epochs
 CLASSIFY = "classify"
 
 
 def training_macs(cell: Cell) -> float:
-    """The multiply-adds of all training steps of a finished model, of all its stages, forward and backward: an exact count."""
+    """Return the exact multiply-adds of all training steps of a finished model: all stages, forward and backward."""
     return sum(run.cost["macs_train_step"] * run.done["step"] * run.run["optim"]["batch_size"] for _, run in cell.stages)
 
 
 def plan(row: Row, column: Any) -> Plan | None:
-    """What a model's stages are to see; None where a run's folder does not say (imported weights see nothing)."""
+    """Return what the stages of a model are to see, except imported weights, which see nothing; None if a run's folder does not say."""
     cells = row.candidates(column)
     stages = [planned(run) for _, run in cells[0].stages if "imported" not in run.job] if cells else []
     return tuple(stage for stage in stages if stage) if stages and all(stages) else None
 
 
 def planned(run: RunFolder) -> tuple[float, float] | None:
-    """Epochs, and images seen in all, of which the last batch may be of one epoch more; None where its folder does not say."""
+    """Return the epochs of a run and all images seen, of which the last batch may reach into another epoch; None if not known."""
     if not run.run or "data" not in run.job:
         return None
     loop, images, batch = run.run["loop"], run.job["data"]["train_images"], run.run["optim"]["batch_size"]
@@ -40,12 +48,12 @@ def planned(run: RunFolder) -> tuple[float, float] | None:
 
 
 def epochs(stages: Plan) -> str:
-    """Of a chain 20 + 20."""
+    """Format the epochs of the stages, which are joined by + for a chain: ``20 + 20``."""
     return " + ".join(f"{count:.3g}" if count < 100 else f"{count:,.0f}" for count, _ in stages)
 
 
 def images_seen(grid: Grid) -> str:
-    """How many images the arms see in training, each as often as it is seen; empty for a single arm, or where it is not known."""
+    """Return a sentence on how many images the arms see in training; empty for a single arm, or if that is not known."""
     return _of_columns(grid, {column: _images_seen(grid, column) for column in grid.columns})
 
 
@@ -66,7 +74,7 @@ def _images_seen(grid: Grid, column: Any) -> str:
 
 
 def images_learned(grid: Grid) -> str:
-    """How many images with a label and without one the arms learn from; empty where all have labels."""
+    """Return a sentence on how many images with and without labels the arms learn from; empty if all images have labels."""
     return _of_columns(grid, {column: _images_learned(grid, column) for column in grid.columns})
 
 
@@ -77,14 +85,17 @@ def _images_learned(grid: Grid, column: Any) -> str:
             groups.setdefault(counts, []).append(grid.label(row))
     if not any(unlabelled for _, unlabelled in groups) or len(groups) > MOST_GROUPS:
         return ""
-    told = [
+    texts = [
         f"{counted(n, 'labelled image')}{f' and {m:,} without a label' * (m > 0)} for {listed(arms)}" for (n, m), arms in groups.items()
     ]
-    return f"Learned from: {'; '.join(told)}."
+    return f"Learned from: {'; '.join(texts)}."
 
 
 def _learned(row: Row, column: Any) -> tuple[int, int] | None:
-    """Labelled images and further ones of the first seed; None where stages are of several sets, or where nothing is classified."""
+    """Return how many images with labels, and how many others, the first seed of a row learns from.
+
+    None if its stages use several sets, or if it classifies nothing.
+    """
     runs = [run for _, run in cells[0].stages] if (cells := row.candidates(column)) else []
     if not runs or not all(run.run and "data" in run.job for run in runs):
         return None
@@ -95,7 +106,7 @@ def _learned(row: Row, column: Any) -> tuple[int, int] | None:
 
 
 def _of_columns(grid: Grid, texts: dict[Any, str]) -> str:
-    """Once where it is the same in all columns."""
+    """Return the text of every column, or just one text if all columns have the same."""
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))
     return " ".join(f"{grid.name(column)}: {text}" for column, text in texts.items() if text)

@@ -1,4 +1,4 @@
-"""What trainings saw and gave back, as the pictures that they left in their folders: views of first batches, reconstructions."""
+"""The pictures that trainings left in their run folders: views of first batches, and reconstructions."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from vitssl.report.results.grid import Grid
 from vitssl.words import listed
 
 COUNT = 8  # images side by side in a picture
-LARGE_BYTES, QUALITY = 40_000, 85  # a larger PNG stands in the page as WebP of this quality
-ROWS = ("seen", "given back", "image")
+LARGE_BYTES, QUALITY = 40_000, 85  # a larger PNG is embedded in the page as WebP of this quality
+ROWS = ("seen", "given back", "image")  # the rows of a picture of reconstructions
 
 
 @dataclass(frozen=True)
 class Picture:
-    """One picture of one or several runs.
+    """A picture that one or several runs left.
 
     Attributes:
-        caption: what it shows, and whose it is.
-        rows: what its rows are called; empty for a single one.
-        path: of the PNG file.
+        caption: what it shows, and the arms that it belongs to.
+        rows: the names of its rows of images; empty if there is only one.
+        path: the PNG file.
     """
 
     caption: str
@@ -32,7 +32,7 @@ class Picture:
     path: Path
 
     def uri(self) -> str:
-        """Its content for a page that needs no other file."""
+        """Return the picture as a data URI, for a page that needs no other file."""
         content, kind = self.path.read_bytes(), "png"
         if len(content) > LARGE_BYTES:
             out = BytesIO()
@@ -41,21 +41,24 @@ class Picture:
         return f"data:image/{kind};base64,{b64encode(content).decode()}"
 
     def size_px(self) -> tuple[int, int]:
-        """Width and height."""
+        """Return width and height."""
         with Image.open(self.path) as image:
             return image.size
 
 
 def pictures(grid: Grid, kind: str, rows: tuple[str, ...] = ()) -> list[Picture]:
-    """Of the first seed of every arm, column and stage; runs that saw the same, to the byte, share one picture."""
-    found: dict[tuple[str, bytes], tuple[Path, list[str]]] = {}
+    """Return the pictures of one kind (files KIND-*.png) of the first seed of every arm, column and stage.
+
+    Runs whose pictures are equal to the byte share one, whose caption lists them.
+    """
+    by_content: dict[tuple[str, bytes], tuple[Path, list[str]]] = {}
     for column in grid.columns:
-        place = f" on {grid.name(column)}" if grid.axis else ""
+        suffix = f" on {grid.name(column)}" if grid.axis else ""
         for row in grid.rows:
             cells = row.columns[column]
             for stage, run in (stage for stage in cells[0].stages if stage[1].status != "unreadable") if cells else []:
-                user = grid.label(row) + (f": {stage}" if len(cells[0].stages) > 1 else "") + place
+                owner = grid.label(row) + (f": {stage}" if len(cells[0].stages) > 1 else "") + suffix
                 for path in sorted(run.path.glob(f"{kind}-*.png")):
                     name = path.stem.removeprefix(f"{kind}-")
-                    found.setdefault((name, path.read_bytes()), (path, []))[1].append(user)
-    return [Picture(f"{name}: {listed(users)}", rows, path) for (name, _), (path, users) in found.items()]
+                    by_content.setdefault((name, path.read_bytes()), (path, []))[1].append(owner)
+    return [Picture(f"{name}: {listed(owners)}", rows, path) for (name, _), (path, owners) in by_content.items()]

@@ -1,4 +1,12 @@
-"""Means over seeds, and differences between arms with their 95 % confidence intervals: over seeds, and over the images of the test."""
+"""Means over seeds, and differences between arms with 95 % confidence intervals, over seeds and over the test images.
+
+The half width of a `Difference`'s interval combines two standard errors in quadrature:
+    over seeds: Student's t, paired by seed if the arms have seeds in common, otherwise Welch's t.
+    over images: all seeds share the test images, and another draw of these would move the difference, too (`OfImages`).
+
+Example: the seeds 0, 1 and 2 give one arm 61, 63 and 62 % and the baseline 60, 61 and 60 %. The paired differences are 1, 2 and 2 points:
+mean +1.67, standard error 0.33, and with t = 4.30 (2 degrees of freedom) the interval over seeds [+0.23, +3.10].
+"""
 
 from __future__ import annotations
 
@@ -14,22 +22,22 @@ from scipy.special import ndtri, stdtrit
 from vitssl.report.table import signed
 
 CONFIDENCE = 0.95
-LEAST = 3  # seeds for an interval: of two it reaches nine of their standard deviations to either side, beyond what many metrics can be
-ENOUGH = 5  # seeds; an interval of fewer is so wide that it holds differences which matter
-MOST = 40  # seeds that anyone would train
-NOTHING = 1e-9  # of spread: what is left of equal figures that were computed in another order
-LEAST_P = 1e-12
+LEAST = 3  # seeds for an interval; that of two reaches nine of their standard deviations to either side, beyond the range of many metrics
+ENOUGH = 5  # seeds; with fewer, an interval is so wide that it contains differences that matter
+MOST = 40  # seeds; nobody would train more
+NOTHING = 1e-9  # a spread below this is the rounding error of equal figures that were computed in another order
+LEAST_P = 1e-12  # smaller p-values are given as this one
 
 
 @dataclass(frozen=True)
 class OfImages:
-    """What single images tell of a difference between accuracies, in points.
+    """What the single test images tell about a difference between two arms, in units of the metric (points for an accuracy).
 
     Attributes:
-        count: the test images.
-        error: standard error over the images, each counted by the share of an arm's seeds that were right: another draw of test images
-            would move the difference by about so much. Of one seed it is McNemar's.
-        of_seeds: the least standard error over seeds: what it would be if each seed were right or wrong on each image by chance alone.
+        count: the number of test images.
+        error: standard error over the images, each counted by the share of an arm's seeds that were right on it: about how much another
+            draw of test images would move the difference. With one seed it is McNemar's.
+        of_seeds: lower bound of the standard error over seeds: its value if each seed were right or wrong on each image by chance alone.
     """
 
     count: int
@@ -37,23 +45,27 @@ class OfImages:
     of_seeds: float
 
     def of_many(self, share: float) -> OfImages:
-        """As it would be of so many more seeds that their standard error is this share of what it is: what chance in single seeds adds
-        to the error over images goes with it, and how hard images are for one arm alone stays."""
-        of_seeds = share * self.of_seeds
-        return replace(self, error=hypot(sqrt(max(0.0, self.error**2 - self.of_seeds**2)), of_seeds), of_seeds=of_seeds)
+        """Return the errors for so many more seeds that the standard error over seeds falls to ``share`` of its present value.
+
+        The part of the error over images that comes from chance in single seeds shrinks with it. The part that comes from images being hard
+        for one arm alone stays.
+        """
+        seeds_error = share * self.of_seeds
+        return replace(self, error=hypot(sqrt(max(0.0, self.error**2 - self.of_seeds**2)), seeds_error), of_seeds=seeds_error)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean of arm minus baseline.
+    """The difference between two means: arm minus baseline.
 
     Attributes:
-        how: in words: which seeds the interval is computed from, or why there is none.
-        seeds: of the arm that has the fewest.
-        error: standard error over seeds; 0 where they all give the same.
-        freedom: degrees of freedom of its Student's t.
-        of_images: what the interval covers of the test images, too.
-        overlap: test images / training images of a fold, where seeds are tested on folds: what they train on is nearly the same.
+        how: in words, how the interval is computed and from which seeds, or why there is none.
+        seeds: the number of paired seeds, or of the seeds of the arm that has fewer.
+        error: standard error over seeds; 0 if they all give the same difference.
+        freedom: degrees of freedom of Student's t.
+        of_images: the error over the test images, if the interval covers it.
+        overlap: test images / training images of a fold if each seed is tested on a fold, since the seeds then train on nearly the same
+            images; otherwise 0.
     """
 
     mean: float
@@ -65,28 +77,31 @@ class Difference:
     overlap: float = 0.0
 
     def __str__(self) -> str:
-        """With its interval; where there is no spread it says that."""
+        """Return the mean with its interval, or say that every seed gives the same difference."""
         if self.constant:
             return f"{signed(self.mean)} in each seed" if self.mean else "same in each seed"
         low, high = self.low, self.high
         return signed(self.mean) + (f" [{signed(low)}, {signed(high)}]" if low is not None and high is not None else "")
 
     def over_images(self, found: OfImages) -> Difference:
-        """With an interval that covers another draw of test images too, which all seeds share: the squares of half widths add up.
+        """Return the difference with an interval that also covers another draw of the test images, which all seeds share.
 
-        Seeds that happen to agree do not make it narrower than what chance does to one image of one seed. It is a little too wide rather
-        than too narrow: that chance is in both parts.
+        The squares of the half widths add up. Seeds that happen to agree do not make the interval narrower than chance on single images of
+        single seeds would. That chance is in both parts, so the interval is slightly too wide rather than too narrow. If there is no
+        interval even so, the difference is returned as it is.
         """
-        both = replace(self, of_images=found)
-        if both.half() is None:
+        with_images = replace(self, of_images=found)
+        if with_images.half() is None:
             return self
-        agree = self._over_seeds(CONFIDENCE) < _normal(CONFIDENCE) * found.of_seeds
-        how = f"chance in single images, since {self.seeds} seeds vary less than that" if agree else self.how
-        return replace(both, how=f"{how}, combined in quadrature with the error over {found.count:,} test images")
+        seeds_agree = self._over_seeds(CONFIDENCE) < _normal(CONFIDENCE) * found.of_seeds
+        how = f"chance in single images, since {self.seeds} seeds vary less than that" if seeds_agree else self.how
+        return replace(with_images, how=f"{how}, combined in quadrature with the error over {found.count:,} test images")
 
     def half(self, level: float = CONFIDENCE) -> float | None:
-        """How far the interval reaches to either side; None where there is none: of too few seeds, or of no width, which would say that
-        all is known."""
+        """Return the half width of the interval; None if there is no interval.
+
+        There is none for too few seeds, nor if its width is zero, which would claim that nothing is uncertain.
+        """
         if self.seeds < LEAST:
             return None
         width = self._over_seeds(level)
@@ -95,35 +110,38 @@ class Difference:
         return width if width >= NOTHING else None
 
     def _over_seeds(self, level: float) -> float:
+        """Return the half width of the interval over seeds alone."""
         return float(stdtrit(self.freedom, (1 + level) / 2)) * self.error
 
     @property
     def low(self) -> float | None:
+        """The lower end of the interval, or None if there is no interval."""
         return None if (half := self.half()) is None else self.mean - half
 
     @property
     def high(self) -> float | None:
+        """The upper end of the interval, or None if there is no interval."""
         return None if (half := self.half()) is None else self.mean + half
 
     @property
     def images(self) -> int | None:
-        """That were tested on, where the interval covers which ones they were, too."""
+        """The number of test images, or None unless the interval covers another draw of them."""
         return self.of_images.count if self.of_images else None
 
     @property
     def constant(self) -> bool:
-        """Is it the same in every seed?"""
+        """Whether every seed gives the same difference."""
         return self.seeds > 1 and self.error == 0 and self.of_images is None
 
     @property
     def open(self) -> bool:
-        """May it be chance which of the two is better?"""
+        """Whether it may be chance which of the two arms is better."""
         half = self.half()
         return abs(self.mean) <= half if half is not None else self.seeds < LEAST or self.mean == 0
 
     @cached_property
     def p(self) -> float | None:
-        """Two-sided: one minus the level at which an end of the interval is 0; None where it has none."""
+        """The two-sided p-value: one minus the level at which an end of the interval is 0; None if there is no interval."""
         if self.half() is None:
             return None
         if self.half(1 - LEAST_P) < abs(self.mean):
@@ -131,24 +149,30 @@ class Difference:
         return float(brentq(lambda p: (self.half(1 - p) or 0.0) - abs(self.mean), LEAST_P, 1.0))
 
     def seeds_needed(self) -> int | None:
-        """The fewest that would tell the two apart, if mean and spread stay as they are; None where MOST would not."""
+        """Return the fewest seeds that would tell the two arms apart if mean and spread stayed as they are.
+
+        None if not even MOST seeds would.
+        """
         for n in range(LEAST, MOST + 1):
             share = sqrt((1 / n + self.overlap) / (1 / self.seeds + self.overlap))
-            found = self.of_images and self.of_images.of_many(share)
+            image_errors = self.of_images and self.of_images.of_many(share)
             freedom = self.freedom * (n - 1) / (self.seeds - 1)
-            if not replace(self, seeds=n, error=self.error * share, freedom=freedom, of_images=found).open:
+            if not replace(self, seeds=n, error=self.error * share, freedom=freedom, of_images=image_errors).open:
                 return n
         return None
 
 
 def _normal(level: float) -> float:
-    """Standard errors to either side of a mean that hold what chance gives."""
+    """Return the half width of a normal confidence interval at ``level``, in standard errors."""
     return float(ndtri((1 + level) / 2))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values of several comparisons, corrected so that one that is below 0.05 is so by chance in at most 5 % of such families
-    (S. Holm, Scandinavian Journal of Statistics, 1979)."""
+    """Return the p-values of several comparisons after Holm's correction.
+
+    Chance alone brings any of the corrected p-values below 0.05 in at most 5 % of such families of comparisons (S. Holm, Scandinavian
+    Journal of Statistics, 1979).
+    """
     corrected, largest = list(p_values), 0.0
     for rank, i in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
         corrected[i] = largest = min(1.0, max(largest, (len(p_values) - rank) * p_values[i]))
@@ -156,33 +180,35 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def std(values: list[float]) -> float | None:
-    """Sample standard deviation (n - 1); None for fewer than two values, NaN where one is not finite."""
+    """Return the sample standard deviation (n - 1); None for fewer than two values, NaN if a value is not finite."""
     if len(values) < 2:
         return None
     return stdev(values) if all(map(isfinite, values)) else nan
 
 
 def plus_minus(values: Sequence[float]) -> str:
-    """Mean and standard deviation, where there are several."""
+    """Format the mean of ``values``, with their standard deviation if there are several."""
     spread = std(values)
     return f"{mean(values):.2f}" + (f" ± {spread:.2f}" if spread is not None else "")
 
 
 def difference(arm: dict[object, float], baseline: dict[object, float], overlap: float = 0.0) -> Difference | None:
-    """Arm minus baseline, both by seed.
+    """Return the difference ``arm`` minus ``baseline``, or None if either is empty or has a value that is not finite.
 
-    Paired over the seeds that both have, if there are any: a seed draws images and labels too. Otherwise Welch's two-sample interval.
-    None when either is empty, or has a value that is not finite.
+    If both have some of the same seeds, the difference is paired over these, because a seed also draws images and labels. Otherwise the
+    interval is that of Welch's t for two samples.
 
     Args:
-        overlap: test images / training images of a fold, which is added to 1 / seeds in the variance of the mean (C. Nadeau and Y. Bengio,
+        arm: values by seed.
+        baseline: values by seed.
+        overlap: test images / training images of a fold; it is added to 1 / seeds in the variance of the mean (C. Nadeau and Y. Bengio,
             Machine Learning, 2003).
     """
     if not arm or not baseline or not all(map(isfinite, (*arm.values(), *baseline.values()))):
         return None
     if common := [seed for seed in arm if seed in baseline]:
-        both = "" if len(common) == len(arm) == len(baseline) else " common to both"
-        return _paired([arm[seed] - baseline[seed] for seed in common], both, overlap)
+        whose = "" if len(common) == len(arm) == len(baseline) else " common to both"
+        return _paired([arm[seed] - baseline[seed] for seed in common], whose, overlap)
     return _unpaired(list(arm.values()), list(baseline.values()), overlap)
 
 
@@ -198,16 +224,16 @@ def _unpaired(a: list[float], b: list[float], overlap: float) -> Difference:
     centre, n = mean(a) - mean(b), min(len(a), len(b))
     if n == 1:
         return Difference(centre, "one seed in an arm", n)
-    parts = [variance(x) * (1 / len(x) + overlap) for x in (a, b)]
-    spread = sum(parts)
-    # Welch-Satterthwaite; without any spread the degrees of freedom do not matter
-    freedom = spread**2 / sum(p**2 / (len(x) - 1) for p, x in zip(parts, (a, b), strict=True)) if spread else 1.0
+    variances = [variance(x) * (1 / len(x) + overlap) for x in (a, b)]
+    total = sum(variances)
+    # Welch-Satterthwaite; without any variance the degrees of freedom do not matter
+    freedom = total**2 / sum(v**2 / (len(x) - 1) for v, x in zip(variances, (a, b), strict=True)) if total else 1.0
     how = f"Welch's t over {len(a)} and {len(b)} seeds" if n >= LEAST else f"{n} seeds in an arm are too few for an interval"
-    return _spread(centre, how, n, sqrt(spread), freedom, overlap)
+    return _spread(centre, how, n, sqrt(total), freedom, overlap)
 
 
 def _spread(centre: float, how: str, seeds: int, error: float, freedom: float, overlap: float) -> Difference:
-    """Without what is left of equal figures that were computed in another order."""
+    """Build a difference; an error that is mere rounding counts as zero, and so does the mean if it is as small."""
     if error < NOTHING:
         return Difference(0.0 if abs(centre) < NOTHING else centre, how, seeds)
     how += ", widened because folds share training images" if overlap and seeds >= LEAST else ""

@@ -1,4 +1,4 @@
-"""The tables of what was trained on, and of every run."""
+"""Tables of the data that was trained on, and of every run."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from vitssl.report.units import fit
 from vitssl.version import differing, snapshot_of
 from vitssl.words import few
 
-MANY = 0.01  # of the images to test on, from which on a report warns of near-duplicates before all else
+MANY = 0.01  # a report begins with a warning if at least this share of the test images are near-duplicates
 
 
 def data(grid: Grid) -> Table | None:
-    """The data set of every column: image counts after subsetting, sizes and hash; several lines where arms or stages differ."""
+    """Return the data set of every column: numbers of images after subsetting, sizes in pixels, and hash.
+
+    A column has several lines if its arms or stages differ in their data.
+    """
     rows = [row for column in grid.columns for row in _data_of(grid, grid.name(column))]
     if not rows:
         return None
@@ -26,34 +29,37 @@ def data(grid: Grid) -> Table | None:
         "Training images: what is left after data.images, data.val_fraction and, where a stage needs labels, data.labels. "
         "Pixels are height x width as stored, and the side of the square that the model sees. sha256: its first 12 digits."
     )
-    caption = " ".join([caption, *(f"{alike}; `vitssl shards info` lists them." for alike in _near_duplicates(grid))])
+    caption = " ".join([caption, *(f"{sentence}; `vitssl shards info` lists them." for sentence in _near_duplicates(grid))])
     table, (images, labels) = Table("Data", header, rows, caption, left=frozenset({0, 1, 2, len(header) - 1})), (4, 5)
     return table.trimmed().without(*(["labelled"] if all(row[images] == row[labels] for row in rows) else []))
 
 
 def warnings(grid: Grid) -> dict[str, str]:
-    """What a report begins with, and in which section there is more: of which sets so many images to test on are trained on that figures
-    may mislead, and that runs were trained by different code."""
-    alike = [text for text, share in _near_duplicates(grid).items() if share >= MANY]
-    return dict.fromkeys(alike, "Data") | dict.fromkeys(_other_code(grid.sweep), "Provenance")
+    """Return the warnings that a report begins with, each with the section that tells more.
+
+    They say that figures may mislead because many test images of a set look like training images, or that runs were trained by different
+    code.
+    """
+    duplicates = [text for text, share in _near_duplicates(grid).items() if share >= MANY]
+    return dict.fromkeys(duplicates, "Data") | dict.fromkeys(_other_code(grid.sweep), "Provenance")
 
 
 def _other_code(sweep: Sweep) -> list[str]:
-    """That the snapshots differ which finished runs were trained with, of those that are still there."""
+    """Return a warning if finished runs were trained with snapshots that differ, of those snapshots that still exist."""
     finished = [run for run in sweep.runs.values() if run.status == "done"]
     files = differing({folder for run in finished if (folder := snapshot_of(run.path, run.job)) is not None})
     return [f"not all of these runs were trained by the same code: it differs in {few(files)}"] if files else []
 
 
 def _near_duplicates(grid: Grid) -> dict[str, float]:
-    """For each set of which images to test on look like images that are trained on: what is to be said, and which share of them do."""
+    """Return, for each set with test images that look like training images, a sentence and their share of the test images."""
     kinds = {"near_duplicates": "used with labels", "near_duplicates_unlabelled": "used without labels"}
     facts = [run.job["data"] for by_column in stages(grid).values() for run in by_column.values() if "data" in run.job]
-    found = {(f["name"], f["test_images"], kind, count) for f in facts for kind in kinds if (count := f.get(kind))}
-    are = {True: "looks like a near-duplicate", False: "look like near-duplicates"}
+    counts = {(f["name"], f["test_images"], kind, count) for f in facts for kind in kinds if (count := f.get(kind))}
+    verbs = {True: "looks like a near-duplicate", False: "look like near-duplicates"}
     return {
-        f"{count:,} of the {test:,} test images of {name} {are[count == 1]} of training images {kinds[kind]}": count / test
-        for name, test, kind, count in sorted(found)
+        f"{count:,} of the {test:,} test images of {name} {verbs[count == 1]} of training images {kinds[kind]}": count / test
+        for name, test, kind, count in sorted(counts)
     }
 
 
@@ -80,7 +86,7 @@ def _data_facts(run: RunFolder) -> tuple[str, ...]:
 
 
 def runs(sweep: Sweep) -> Table:
-    """Every run folder once, with how it ended and what all its attempts cost, and where if at several sites."""
+    """Return every run folder once, with its status, what all its attempts cost, and its site if there are several."""
     score = measured_by(sweep.facts["metric"]).title
     header = ["run", "of", "status", "attempts", score, sweep.hours_name, sweep.busy_name, "kWh", "kg CO2e", "site"]
     rows, caption = [_run(sweep, run) for run in sweep.runs.values()], "Each run folder once, even if several arms use it."
@@ -100,5 +106,5 @@ def _run(sweep: Sweep, run: RunFolder) -> list[Entry]:
     detail = f": {run.error}" if run.status in ("failed", "unreadable") else detail
     status = Entry(run.status + detail, BAD if run.status in ("failed", "interrupted", "unreadable") else MEASURED)
     name = Entry(run.path.name, link=sweep.link(run))
-    shown = Entry(DASH if score is None else f"{score:.2f}")
-    return [name, Entry("; ".join(points), NOTE), status, Entry(str(run.attempts)), shown, *spent, site]
+    score_entry = Entry(DASH if score is None else f"{score:.2f}")
+    return [name, Entry("; ".join(points), NOTE), status, Entry(str(run.attempts)), score_entry, *spent, site]

@@ -1,4 +1,4 @@
-"""How far arms are from their baseline, from each other, and from themselves at another column, as tables."""
+"""Tables of the differences of arms from their baseline, from each other, and from themselves at another column."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from vitssl.report.results.grid import Grid
 from vitssl.report.table import NOTE, Entry, Table
 from vitssl.report.tables.entries import LOWER_IS_BETTER, versus
 
-FEW_COLUMNS, FEWEST_PAIRED, MOST_PAIRED = 2, 3, 6  # of the sweep, and arms, of which every pair is shown
+FEW_COLUMNS, FEWEST_PAIRED, MOST_PAIRED = 2, 3, 6  # every pair is shown for at most so many columns, and from so many to so many arms
 
 
 def differences(grid: Grid) -> Table | None:
-    """Every arm minus the baseline, with a 95 % confidence interval."""
+    """Return every arm minus its baseline, with a 95 % confidence interval; None if no arm has a difference."""
     rows = []
     for row in grid.rows:
         intervals = [grid.against_baseline(row, column) for column in grid.columns]
@@ -20,28 +20,30 @@ def differences(grid: Grid) -> Table | None:
             rows.append([Entry(grid.label(row) + against), *map(versus, intervals), Entry(how, NOTE)])
     if not rows:
         return None
-    what = f"Percentage points of {grid.measured.name}" if grid.measured.unit == "%" else grid.measured.name
+    unit = f"Percentage points of {grid.measured.name}" if grid.measured.unit == "%" else grid.measured.name
     direction = f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
     return Table(
         f"Difference from {grid.baselines()}", ["arm", *(grid.name(c) or grid.measured.title for c in grid.columns), "interval"], rows,
-        caption=f"{what}{_in_brackets(rows)}.{direction}",
+        caption=f"{unit}{_in_brackets(rows)}.{direction}",
         left=frozenset({0, len(grid.columns) + 1}),
     )  # fmt: skip
 
 
 def _in_brackets(rows: list[list[Entry]]) -> str:
-    """What the brackets of differences hold, where there are any: of two seeds there is no interval."""
+    """Return the words for the brackets of differences; empty if there are none, since two seeds have no interval."""
     return ", with the 95 % confidence interval in brackets" if any("[" in entry.text for row in rows for entry in row) else ""
 
 
 def pairs(grid: Grid) -> list[Table]:
-    """Every arm minus every other, a table for each of few columns, and for equal epochs and equal cost; none where the differences from
-    the baseline are all, or very many."""
+    """Return every arm minus every other arm: a table for each column, also for each part of equal epochs or equal cost.
+
+    There is none for many columns or very many arms, nor for so few arms that the differences from the baseline are all.
+    """
     return [table for part in grid.parts for table in _pairs(part)]
 
 
 def _pairs(grid: Grid) -> list[Table]:
-    made = []
+    tables = []
     for column in grid.columns if len(grid.columns) <= FEW_COLUMNS else []:
         rows = [row for row in grid.rows if grid.scores(row, column)]
         if FEWEST_PAIRED <= len(rows) <= MOST_PAIRED:
@@ -56,18 +58,18 @@ def _pairs(grid: Grid) -> list[Table]:
                     f"{caption[:-1]}{intervals}. Bold: the interval excludes 0. p-values, uncorrected and after Holm's correction for all "
                 )
                 caption += "comparisons, are in differences.csv."
-            told = {
+            significant = {
                 (i, j)
                 for i, one in enumerate(rows)
                 for j, other in enumerate(rows, start=1)
                 if other is not one and (gap := grid.gap(one, other, column)) and not gap.open
             }
-            made.append(Table(title, ["arm", *map(grid.label, rows)], lines, caption, best=told))
-    return made
+            tables.append(Table(title, ["arm", *map(grid.label, rows)], lines, caption, best=significant))
+    return tables
 
 
 def columns(grid: Grid) -> Table | None:
-    """Every arm at the other columns minus itself at the first; None where these are of several data sets, or many."""
+    """Return every arm at the other columns minus itself at the first; None for columns of several data sets, or many columns."""
     first, *others = grid.columns
     if not 0 < len(others) < MOST_PAIRED or not grid.of_one_set:
         return None

@@ -1,4 +1,4 @@
-"""Entries and words that several tables have."""
+"""Cells and words that several tables use."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ LOWER_IS_BETTER = "↓: lower is better."
 
 
 def which(grid: Grid, row: Row, column: Any) -> list[Entry]:
-    """The text columns of a table of models: the arm, and its column where there are several."""
+    """Return the text columns of a table of models: the arm, and its column if there are several."""
     return [Entry(grid.label(row)), Entry(str(column) if grid.axis else DASH)]
 
 
 def published(grid: Grid, row: Row, column: Any) -> Entry:
-    """The paper's number; † where it quotes it from elsewhere."""
+    """Return the paper's number, marked by † if the paper quotes it from elsewhere."""
     paper = grid.published(row, column)
     return Entry(f"{paper:.2f}{'†' if row.arm.quoted else ''}", PUBLISHED) if paper is not None else Entry()
 
 
 def training(done: list[Cell]) -> Entry:
-    """Multiply-adds of training."""
+    """Return the multiply-adds of training in PMACs (1e15), mean over finished models."""
     count = costs.macs(done)
     return figure(None if count is None else count / 1e15)
 
 
 def versus(difference: Difference | None) -> Entry:
-    """A difference and its interval as a cell, sorted by the difference."""
+    """Return a difference and its interval as a cell, which is sorted by the difference."""
     return Entry(str(difference), parts=(difference.mean,)) if difference else Entry()
 
 
 def currency(sweep: Sweep) -> str:
+    """Return the header for what the runs cost in money."""
     return sweep.currency or "money"

@@ -1,4 +1,4 @@
-"""Results besides the sweep's metric: what evaluators found, of single classes too, and other readings of the same runs."""
+"""Results besides the sweep's metric: those of all evaluators, also by class, and other readings of the same runs."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from vitssl.report.table import DASH, NOTE, Entry, Table, signed
 from vitssl.report.tables.entries import LOWER_IS_BETTER, versus, which
 from vitssl.words import few, listed
 
-LOWEST = 10  # classes of a model that the table of classes lists
+LOWEST = 10  # the number of classes that the table of classes lists for a model
 
 
 def table(grid: Grid) -> Table | None:
-    """Every metric of every evaluator, by arm and stage; None where it would only repeat the main table."""
+    """Return every metric of every evaluator, by arm and stage; None if that would only repeat the main table."""
     rows, new = [], False
     for users, stage, runs in _once(grid):
         for name in dict.fromkeys([*OWN, *(name for run in runs for name in run.evals)]):
-            if having := [run for run in runs if run.metrics(name)]:
-                seeds = [telling(run, name, run.metrics(name)) for run in runs]
-                found = {metric: [scores[metric] for scores in seeds if metric in scores] for metric in METRICS}
-                new = new or name != "test" or any(found[metric] for metric in METRICS.keys() - {"top1", "top5", "loss"})
-                named = [*users, Entry(stage), Entry(name), Entry(_fields(having[0], name), NOTE)]
-                rows.append([*named, *(_entry(values, len(seeds)) for values in found.values())])
+            if evaluated := [run for run in runs if run.metrics(name)]:
+                by_seed = [telling(run, name, run.metrics(name)) for run in runs]
+                by_metric = {metric: [scores[metric] for scores in by_seed if metric in scores] for metric in METRICS}
+                new = new or name != "test" or any(by_metric[metric] for metric in METRICS.keys() - {"top1", "top5", "loss"})
+                entries = [*users, Entry(stage), Entry(name), Entry(_fields(evaluated[0], name), NOTE)]
+                rows.append([*entries, *(_entry(values, len(by_seed)) for values in by_metric.values())])
     if not new:
         return None
     header = ["arm", grid.axis_name, "stage", "evaluator", "fields", *(metric.title for metric in METRICS.values())]
@@ -44,13 +44,13 @@ def table(grid: Grid) -> Table | None:
 
 
 def differences(grid: Grid) -> Table | None:
-    """Every arm minus its baseline in the metrics of the test split besides the sweep's; None where there are no others."""
+    """Return every arm minus its baseline in the metrics of the test split other than the sweep's; None if there are none."""
     rows, own = [], grid.own
     for row, column, done in grid.models():
         if (base := grid.baseline(row)) is not None:
-            told = telling(done[0].last, own, done[0].last.metrics(own))
-            known = [key for key in METRICS if key in told and (own, key) != grid.metric]
-            gaps = {key: grid.gap(row, base, column, of=(own, key)) for key in known}
+            scores = telling(done[0].last, own, done[0].last.metrics(own))
+            keys = [key for key in METRICS if key in scores and (own, key) != grid.metric]
+            gaps = {key: grid.gap(row, base, column, of=(own, key)) for key in keys}
             rows.append([*which(grid, row, column), *(_versus(gaps.get(key)) for key in METRICS)])
     if not any(entry.text != DASH for row in rows for entry in row[2:]):
         return None
@@ -63,43 +63,48 @@ def differences(grid: Grid) -> Table | None:
 
 
 def _of(grid: Grid) -> str:
-    """Which weights the run's own classifier has in what is told of it beside the sweep's metric."""
+    """Return, in words, which weights the run's own classifier had when it was evaluated by metrics other than the sweep's."""
     return when(grid) if grid.own == grid.metric[0] else "after the last epoch"
 
 
 def _versus(gap: Difference | None) -> Entry:
-    """Without an interval that would leave out which images are tested on; over folds it covers that."""
+    """Return a difference as a cell, without its interval if that would leave out which images are tested on.
+
+    An interval over folds covers that.
+    """
     return versus(gap) if gap is None or gap.images or gap.overlap else Entry(signed(gap.mean), parts=(gap.mean,))
 
 
 def telling(run: RunFolder, name: str, metrics: dict[str, float]) -> dict[str, float]:
-    """An evaluator's metrics that say something: of five classes or fewer the right one is always among the first five."""
-    of_others = (run.evals.get(name, {}).get("config") or {}).get("shards")  # of classes that are not told
-    if of_others or run.job.get("data", {}).get("classes", FIRST + 1) > FIRST:
+    """Return an evaluator's informative metrics: with five classes or fewer, the right one is always among the first five."""
+    other_shards = (run.evals.get(name, {}).get("config") or {}).get("shards")  # their number of classes is not recorded
+    if other_shards or run.job.get("data", {}).get("classes", FIRST + 1) > FIRST:
         return metrics
     return {key: value for key, value in metrics.items() if key != "top5"}
 
 
 def _once(grid: Grid) -> list[tuple[list[Entry], str, list[RunFolder]]]:
-    """Every stage's finished seeds with the arms and columns that use them: a pretraining that several share is listed once, and is one
-    where all seeds start from it."""
-    found: dict[tuple[Path, ...], tuple[str, list[RunFolder], list[tuple[str, Any]]]] = {}
+    """Return every stage's finished seeds once, with the arms and columns that use them.
+
+    A pretraining that several arms share is listed once. If all seeds start from the same pretraining, it is a single run.
+    """
+    by_runs: dict[tuple[Path, ...], tuple[str, list[RunFolder], list[tuple[str, Any]]]] = {}
     for row, column, done in grid.models():
         for i, (stage, _) in enumerate(done[0].stages):
             runs = {cell.stages[i][1].path: cell.stages[i][1] for cell in done}
-            found.setdefault(tuple(runs), (stage, list(runs.values()), []))[2].append((grid.label(row), column))
-    return [(_users(grid, users), stage, runs) for stage, runs, users in found.values()]
+            by_runs.setdefault(tuple(runs), (stage, list(runs.values()), []))[2].append((grid.label(row), column))
+    return [(_users(grid, users), stage, runs) for stage, runs, users in by_runs.values()]
 
 
 def _users(grid: Grid, users: list[tuple[str, Any]]) -> list[Entry]:
-    """The text columns of a table of stages: the arms that use one, and the columns."""
+    """Return the text columns of a table of stages: the arms that use a stage, and the columns."""
     columns = list(dict.fromkeys(str(column) for _, column in users))
-    named = "all" if 1 < len(columns) == len(grid.columns) else ", ".join(columns)
-    return [Entry(few(list(dict.fromkeys(label for label, _ in users)))), Entry(named if grid.axis else DASH)]
+    column_text = "all" if 1 < len(columns) == len(grid.columns) else ", ".join(columns)
+    return [Entry(few(list(dict.fromkeys(label for label, _ in users)))), Entry(column_text if grid.axis else DASH)]
 
 
 def _fields(run: RunFolder, name: str) -> str:
-    """An evaluator's type, and its fields that are not the defaults."""
+    """Return an evaluator's type and those of its fields that differ from the defaults."""
     if name not in run.evals:
         return DASH
     config = run.evals[name]["config"]
@@ -108,15 +113,15 @@ def _fields(run: RunFolder, name: str) -> str:
 
 
 def _entry(values: list[float], seeds: int) -> Entry:
-    """Mean and spread, and of how many seeds where some have no such value."""
+    """Return mean and spread as a cell, with the number of seeds if some have no value."""
     if not values:
         return Entry()
     return Entry(plus_minus(values) + ("" if len(values) == seeds else f" ({len(values)} of {seeds})"))
 
 
 def per_class(grid: Grid) -> Table:
-    """Recall, precision and F1 of the classes of every model, the lowest recall first; of many classes some."""
-    found = matrices(grid)
+    """Return recall, precision and F1 by class for every model, the lowest recall first; of many classes only LOWEST."""
+    all_matrices = matrices(grid)
     rows = [
         [
             *which(grid, m.row, m.column),
@@ -125,14 +130,14 @@ def per_class(grid: Grid) -> Table:
             Entry(f"{m.confusion.counts_KK[k].sum():,.0f}"),
             *_quality(m.confusion, k),
         ]
-        for m in found
+        for m in all_matrices
         for k in np.argsort(m.confusion.recall_K, kind="stable")[:LOWEST]
     ]
     header = ["arm", grid.axis_name, "evaluator", "class", "images", "recall %", "precision %", "F1 %"]
-    many = any(len(m.confusion.classes) > LOWEST for m in found)
-    shown = f"The {LOWEST} classes with the lowest recall" if many else "All classes, that with the lowest recall first,"
-    whose = f"of the run's own classifier on the test split {_of(grid)}, unless another evaluator is named"
-    caption = f"{shown} pooled over all finished seeds; {whose}."
+    many = any(len(m.confusion.classes) > LOWEST for m in all_matrices)
+    selected = f"The {LOWEST} classes with the lowest recall" if many else "All classes, that with the lowest recall first,"
+    source = f"of the run's own classifier on the test split {_of(grid)}, unless another evaluator is named"
+    caption = f"{selected} pooled over all finished seeds; {source}."
     return Table("Classes", header, rows, caption, left=frozenset({0, 1, 2, 3})).trimmed()
 
 
@@ -141,7 +146,7 @@ def _quality(c: Confusion, k: int) -> list[Entry]:
 
 
 def readings(grid: Grid) -> Table | None:
-    """Other accuracies of the same runs: what choosing the epoch on the test set or on held-out images would give."""
+    """Return other accuracies of the same runs: what choosing the epoch on the test set or on held-out images would give."""
     chosen = chosen_metric(grid)
     kinds = {
         ("test", chosen): f"{metric_of(chosen).name} after the last epoch",
@@ -152,10 +157,10 @@ def readings(grid: Grid) -> Table | None:
     if grid.own != "selected":
         del kinds["test", chosen]
     elif chosen == grid.metric[1]:
-        del kinds["selected", chosen]  # which the main table shows
+        del kinds["selected", chosen]  # the main table shows it
     kinds = {kind: name for kind, name in kinds.items() if any(grid.scores(r, c, *kind) for r in grid.rows for c in grid.columns)}
     if all(grid.scores(r, c, "test_best", "top1") == grid.scores(r, c, "test", "top1") for r in grid.rows for c in grid.columns):
-        kinds.pop(("test_best", "top1"), None)  # of a single evaluation
+        kinds.pop(("test_best", "top1"), None)  # there was a single evaluation
     if not kinds:
         return None
     rows = []

@@ -1,4 +1,4 @@
-"""The report's first table, and the paper's: arms against the columns that are asked for by name."""
+"""The main table of a report, which LaTeX shows for a paper, too: arms against columns that may be asked for by name."""
 
 from __future__ import annotations
 
@@ -31,42 +31,45 @@ SPENT = {"training_macs", *MEASURED}
 SIZE = ("params_train", "params", "activations", "gmacs", "gmacs_inference", "images_per_s")
 UNCORRECTED = "Pairing by seed removes what affects all arms alike; intervals are not corrected for multiple comparisons."
 BOLD = "the best mean and all arms ranked before the first that is significantly worse than one above it; none if no arm is"
-FEW_COLUMNS = 2  # of the sweep, for which there is room for differences and what training takes
-FEW_KINDS = 6  # of stages, which the caption names
+FEW_COLUMNS = 2  # with more columns of the sweep, there is no room for differences and costs of training
+FEW_KINDS = 6  # the most combinations of objectives that the caption names
 
 
 @dataclass(frozen=True)
 class Column:
-    header: str  # what stands in braces depends on the sweep (`_header`)
+    """A column that can be asked for: its header, and its entry for a row of the grid and a column of the sweep."""
+
+    header: str  # what is in braces depends on the sweep (`_header`)
     entry: Callable[[Grid, Row, Any], Entry]
 
 
 def table(grid: Grid, names: list[str] | None = None) -> Table:
-    """A line for each arm; for each of several columns of the sweep (data sets) its own figures, but once what is equal in all.
+    """Return a line for each arm, with its figures for each column of the sweep (data set); figures equal in all columns stand once.
 
     Args:
+        grid: the rows to show.
         names: of COLUMNS; None: those that fit on a page.
 
     Raises:
-        ConfigError: another name.
+        ConfigError: a name is not one of COLUMNS.
     """
     names = check(names) if names else usual(grid)
-    once = [name for name in names if len(grid.columns) > 1 and _equal(grid, name)]
-    each = [name for name in names if name not in once]
-    places = [(column, name) for column in grid.columns for name in each] + [(grid.columns[0], name) for name in once]
+    equal = [name for name in names if len(grid.columns) > 1 and _equal(grid, name)]
+    unequal = [name for name in names if name not in equal]
+    places = [(column, name) for column in grid.columns for name in unequal] + [(grid.columns[0], name) for name in equal]
     rows = [[Entry(grid.label(row)), *(COLUMNS[name].entry(grid, row, column) for column, name in places)] for row in grid.rows]
-    groups = [("", 1), *((grid.name(column), len(each)) for column in grid.columns if each), *([("", len(once))] if once else [])]
+    groups = [("", 1), *((grid.name(column), len(unequal)) for column in grid.columns if unequal), *([("", len(equal))] if equal else [])]
     title = f"Comparison of arms at {grid.part}" if grid.part else "Comparison of arms"
     best = _best(grid, places)
-    made = Table(
+    full = Table(
         title, ["arm", *(_header(grid, name) for _, name in places)], rows, caption=_caption(grid, set(names), best),
         groups=groups if grid.columns != [None] else [], best=best, left=frozenset({0}),
     )  # fmt: skip
-    return fit(made.trimmed())
+    return fit(full.trimmed())
 
 
 def size(grid: Grid) -> Table:
-    """How large the models are and how fast, separately for every column."""
+    """Return how large and how fast the models are, for every column."""
     rows = [[*which(grid, row, column), *(COLUMNS[name].entry(grid, row, column) for name in SIZE)] for row, column, _ in grid.models()]
     caption = (
         "A chain's stages are joined by +. Activations: output values of matrix products and convolutions for one image. Inference: the "
@@ -77,50 +80,55 @@ def size(grid: Grid) -> Table:
 
 
 def differences(grid: Grid, names: list[str] | None = None) -> Table | None:
-    """From the baseline, where a table with the columns of these names does not say them."""
+    """Return the differences from the baseline; None if a main table of the columns ``names`` shows them."""
     return None if "baseline" in (names or usual(grid)) else of_all.differences(grid)
 
 
 def check(names: list[str]) -> list[str]:
-    """The names, once each.
+    """Return the names without repetitions.
 
     Raises:
         ConfigError: there is no such column.
     """
     if unknown := [name for name in names if name not in COLUMNS]:
-        near = [found for name in unknown for found in closest(name.lower(), list(COLUMNS))]
+        near = [match for name in unknown for match in closest(name.lower(), list(COLUMNS))]
         meant = f" (did you mean {' and '.join(near)}?)" if near else ""
         raise ConfigError(f"there is no column {', '.join(unknown)}{meant}; the columns are {', '.join(COLUMNS)}", "--columns")
     return list(dict.fromkeys(names))
 
 
 def narrow(grid: Grid) -> list[str]:
-    """Those that are there however many columns the sweep has."""
+    """Return the columns that are shown however many columns the sweep has; epochs only if they differ."""
     texts = {_epochs(grid, row, column).text for row in grid.rows for column in grid.columns}
     return ["accuracy", "paper", "difference", *(["epochs"] if len(texts - {DASH}) > 1 else [])]
 
 
 def usual(grid: Grid) -> list[str]:
-    """Of one column of the sweep its costs too, of two the exact ones; of more, or beside a paper's numbers, the accuracies alone are wide
-    enough. Epochs where they differ."""
-    first = narrow(grid)
-    steps = ["steps"] if "epochs" in first else []
+    """Return the columns that are shown by default, as far as there is room for them; epochs only if they differ.
+
+    A sweep of one column also shows costs, one of two columns only exact costs. With more columns, or with several beside a paper's
+    numbers, the accuracies alone are wide enough.
+    """
+    accuracies = narrow(grid)
+    steps = ["steps"] if "epochs" in accuracies else []
     printed = any(row.arm.published for row in grid.rows)
     if len(grid.columns) > (1 if printed else FEW_COLUMNS):
-        return first
-    return [*first, "baseline", "training_macs", *([] if len(grid.columns) > 1 else [*steps, "hours", "kwh", "co2e"])]
+        return accuracies
+    return [*accuracies, "baseline", "training_macs", *([] if len(grid.columns) > 1 else [*steps, "hours", "kwh", "co2e"])]
 
 
 def _equal(grid: Grid, name: str) -> bool:
-    """Does every arm have the same figure in all columns of the sweep?"""
+    """Whether every arm has the same figure in all columns of the sweep; False for accuracies and their differences."""
     if name in ("accuracy", "paper", "difference", "baseline"):
         return False
     return all(len({COLUMNS[name].entry(grid, row, column).text for column in grid.columns}) == 1 for row in grid.rows)
 
 
 def _best(grid: Grid, places: list[tuple[Any, str]]) -> set[tuple[int, int]]:
-    """The places of the best accuracy in every column where arms can be ranked, and of the others that are `near_best`; none where all arms
-    are."""
+    """Return the places of the best accuracies in every column whose arms can be ranked: those of `near_best`.
+
+    A column in which all arms are near best has none.
+    """
     best = set()
     for c, (column, name) in enumerate(places, start=1):
         near = near_best(grid, column) if name == "accuracy" else []
@@ -163,7 +171,7 @@ def _epochs(grid: Grid, row: Row, column: Any) -> Entry:
 
 
 def _steps(grid: Grid, row: Row, column: Any) -> Entry:
-    """Of the optimiser, by stage."""
+    """Return the optimiser steps of each stage."""
     done = row.finished(column)
     return Entry(" + ".join(f"{run.done['step']:,}" for _, run in done[0].stages)) if done else Entry()
 
@@ -173,19 +181,19 @@ def _training(grid: Grid, row: Row, column: Any) -> Entry:
 
 
 def _spent(grid: Grid, row: Row, column: Any, name: str) -> Entry:
-    """What one model cost, mean over its finished seeds; what was not recorded is a dash."""
+    """Return what one model cost, mean over its finished seeds; a dash if that was not recorded."""
     return figure((cost_per_model(row.columns[column]) or {}).get(name) or None)
 
 
 def _size(grid: Grid, row: Row, column: Any, name: str, unit: float, training: bool = False) -> Entry:
-    """Of the last stage's network; in training of every stage's."""
+    """Return a size of the last stage's network, or of every stage's network for ``training``."""
     done = row.finished(column)
     runs = [run for _, run in done[0].stages[0 if training else -1 :]] if done else []
     return figure(*(run.cost[name] / unit for run in runs))
 
 
 def _images_per_s(grid: Grid, row: Row, column: Any) -> Entry:
-    """With half the width of the middle half of its batches."""
+    """Return the inference speed, ± half the interquartile range over batches."""
     if not (done := row.finished(column)):
         return Entry()
     value, spread = costs.images_per_s(grid, done[0])
@@ -215,61 +223,64 @@ COLUMNS = {
 
 
 def _header(grid: Grid, name: str) -> str:
-    own = {"metric": grid.measured.title, "baselines": grid.baselines(), "hours": grid.sweep.hours_name, "money": currency(grid.sweep)}
-    return COLUMNS[name].header.format(**own)
+    words = {"metric": grid.measured.title, "baselines": grid.baselines(), "hours": grid.sweep.hours_name, "money": currency(grid.sweep)}
+    return COLUMNS[name].header.format(**words)
 
 
 def _caption(grid: Grid, names: set[str], best: set[tuple[int, int]]) -> str:
     sweep, paper = grid.sweep, grid.sweep.facts["paper"]
-    first = f"{title(grid)}{tested(grid)} {when(grid)}: mean ± standard deviation over the seeds, their number in brackets."
-    first += f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
-    first += f" Bold: {BOLD}." if best else ""
-    first += f" Each uses the {listed(sweep.facts['select'])} chosen on held-out images." if sweep.facts["select"] else ""
+    caption = f"{title(grid)}{tested(grid)} {when(grid)}: mean ± standard deviation over the seeds, their number in brackets."
+    caption += f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
+    caption += f" Bold: {BOLD}." if best else ""
+    caption += f" Each uses the {listed(sweep.facts['select'])} chosen on held-out images." if sweep.facts["select"] else ""
     source = f" Numbers in italics are from {paper['table']} of “{paper['title']}”, not measured here." if paper else ""
-    other = ", ".join(_other_data(sweep))
-    source += f" These runs use other images than the paper: the command line set {other}." if paper and other else ""
+    data_fields = ", ".join(_other_data(sweep))
+    source += f" These runs use other images than the paper: the command line set {data_fields}." if paper and data_fields else ""
     source += " † quoted by the paper from elsewhere." if any(arm.quoted for arm in sweep.arms) else ""
     equal = sweep.facts["equal"]["all"]
     if equal:
         reference = next((grid.called(arm) for arm in sweep.arms if arm.name == equal["reference"]), equal["reference"])
-        first += f" Every arm trains for the same {EQUAL[equal['quantity']]} as {reference}."
+        caption += f" Every arm trains for the same {EQUAL[equal['quantity']]} as {reference}."
     spent = " Costs are per model, over all its stages" if names & SPENT and grid.models() else ""
     spent += "; training counts the multiply-adds of all steps, forward and backward" if spent and "training_macs" in names else ""
     doubt = costs.not_compared(grid) if names & MEASURED else ""
     spent = f"{spent}.{outside.not_counted(grid.sweep)}{doubt}" if spent else ""
-    return first + _trained_by(grid) + source + (_against(grid) if "baseline" in names else "") + spent
+    return caption + _trained_by(grid) + source + (_against(grid) if "baseline" in names else "") + spent
 
 
 def _other_data(sweep: Sweep) -> list[str]:
-    """The fields set on the command line that change which images are seen."""
+    """Return the fields set on the command line that change which images are seen."""
     return [key for key in sweep.facts["overrides"] if re.search(r"(^|\.)data(\.(shards|source|images|labels|\w+_split)|$)", key)]
 
 
 def _trained_by(grid: Grid) -> str:
-    """The objectives of the arms' stages, where few sentences say them: a row's name is only what its author calls it."""
+    """Return a sentence on the objectives of the arms' stages, since a row's name is only what its author calls it.
+
+    Empty if there are too many combinations of objectives, or if none is known.
+    """
     rows: dict[str, list[str]] = {}
     for row in grid.rows:
         for cell in row.cells[:1]:
             stages = [[name for name, fields in (run.run.get("objectives") or {}).items() if fields is not None] for _, run in cell.stages]
             rows.setdefault(", then ".join(" + ".join(stage) or "(not known)" for stage in stages), []).append(grid.label(row))
     rows.pop("(not known)", None)
-    told = "; ".join(f"{' and '.join(names)}: {objectives}" for objectives, names in rows.items())
-    return f" Trained by {told}." if 0 < len(rows) <= FEW_KINDS else ""
+    texts = "; ".join(f"{' and '.join(names)}: {objectives}" for objectives, names in rows.items())
+    return f" Trained by {texts}." if 0 < len(rows) <= FEW_KINDS else ""
 
 
 def _against(grid: Grid) -> str:
-    """What the differences from the baseline are, and which of their seeds an interval is computed from."""
+    """Return a sentence on the differences from the baseline, and on the seeds from which their intervals are computed."""
     gaps = [gap for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column))]
     if not gaps:
         return ""
-    some = any(gap.low is not None for gap in gaps)
+    any_interval = any(gap.low is not None for gap in gaps)
     how = "; ".join(dict.fromkeys(gap.how for gap in gaps))
-    said = f" Against {grid.baselines()}: the difference{', with its 95 % confidence interval' if some else ''} ({how})."
-    return f"{said} {UNCORRECTED}" if some else said
+    sentence = f" Against {grid.baselines()}: the difference{', with its 95 % confidence interval' if any_interval else ''} ({how})."
+    return f"{sentence} {UNCORRECTED}" if any_interval else sentence
 
 
 def tested(grid: Grid) -> str:
-    """On how many images of which set, where it is one."""
+    """Return the number of test images and their set, in words; empty if the models are tested on several sets."""
     runs = [cell.last for row in grid.rows for cell in row.done if "data" in cell.last.job]
     sets = {(run.job["data"]["name"], 0 if grid.folds else run.job["data"]["test_images"]) for run in runs}
     if len(sets) != 1 or grid.metric[0] not in OF_TEST:
@@ -279,6 +290,6 @@ def tested(grid: Grid) -> str:
 
 
 def title(grid: Grid) -> str:
-    """The metric's, at the beginning of a sentence."""
+    """Return the title of the metric, for the beginning of a sentence."""
     title = grid.measured.title
     return title[0].upper() + title[1:]

@@ -1,4 +1,4 @@
-"""What held-out images chose of the axes that a sweep selects over, beside what choosing on the test images would give."""
+"""What held-out images chose of the axes that a sweep selects over, and what choosing on the test images would have given."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from vitssl.report.table import DASH, Entry, Table
 from vitssl.report.tables.entries import published, which
 from vitssl.words import listed
 
-MOST_POINTS = 100  # lines of the table of all values
+MOST_POINTS = 100  # the most lines that the table of all values may have
 
 
 def table(grid: Grid) -> Table | None:
-    """By row and column: the chosen point and its metric, the paper's number, the best of the grid by the test images, points that lack."""
+    """Return, for every row and column, the point that held-out images chose, beside what the test images would have chosen.
+
+    Also the metric at the chosen point, the paper's number, and how many points are missing. None if the sweep selects over no axis.
+    """
     rows = [_line(grid, row, column) for column in grid.columns for row in grid.rows if row.candidates(column) and row.selections]
     if not rows:
         return None
@@ -35,7 +38,7 @@ def table(grid: Grid) -> Table | None:
 
 
 def points(grid: Grid) -> Table | None:
-    """Every value that was selected from: the means of an ablation, by row and column; None where they are too many to read."""
+    """Return the means at every point, as of an ablation, by row and column; None if there are too many to read."""
     select, metric = grid.sweep.facts["select"], grid.measured.title
     rows = [line for column in grid.columns for row in grid.rows if row.selections for line in _points(grid, row, column)]
     if not 0 < len(rows) <= MOST_POINTS:
@@ -46,13 +49,13 @@ def points(grid: Grid) -> Table | None:
 
 
 def _points(grid: Grid, row: Row, column: Any) -> list[list[Entry]]:
-    """A line for each point, where there are several."""
+    """Return a line for each point of a selection; none if there is only one point."""
     selection, lines = row.selections[column], []
     for point, cells in selection.points.items() if len(selection.points) > 1 else ():
-        scores = ([cell.result(of, selection.metric) for cell in cells] for of in (selection.held_out, selection.tested))
+        scores = ([cell.result(evaluator, selection.metric) for cell in cells] for evaluator in (selection.held_out, selection.tested))
         done = [[score for score in values if score is not None] for values in scores]
-        shown = [Entry(f"{plus_minus(values)} ({len(values)})" if values else DASH) for values in done]
-        lines.append([*which(grid, row, column), *(Entry(str(value)) for value in point), *shown])
+        entries = [Entry(f"{plus_minus(values)} ({len(values)})" if values else DASH) for values in done]
+        lines.append([*which(grid, row, column), *(Entry(str(value)) for value in point), *entries])
     return lines
 
 
@@ -74,13 +77,13 @@ def _line(grid: Grid, row: Row, column: Any) -> list[Entry]:
 
 
 def _count(selection: Selection) -> Entry:
-    """How many cells the choice stands on, and how many are missing."""
+    """Return from how many points the chosen one was taken, and how many are missing."""
     total, missing = len(selection.points), selection.missing
     return Entry(f"{total - missing} of {total}, {missing} missing" if missing else f"{total}")
 
 
 def numbers(grid: Grid, row: Row, column: Any) -> dict[str, Any]:
-    """The same for a spreadsheet, unrounded; nothing where the sweep selects over no axis."""
+    """Return the selection of a row and column for a spreadsheet, unrounded; empty if the sweep selects over no axis."""
     if not row.selections:
         return {}
     selection, metric, select = row.selections[column], grid.metric[1], grid.sweep.facts["select"]

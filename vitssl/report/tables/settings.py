@@ -1,4 +1,4 @@
-"""What was run: the settings in which the arms differ, those that all share, and the provenance of everything."""
+"""What was run: the settings in which the arms differ, those that all arms share, and the provenance of the numbers."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from vitssl.report.results.outside import origins
 from vitssl.report.table import DASH, Entry, Table
 from vitssl.words import listed
 
-# differ by seed, place or machine, never by arm
+# fields that differ by seed, place or machine, never by arm
 LEFT_OUT = {"seed", "data.shards", "data.source", "data.sha256", "data.cache_dir", *checkpoint_fields(Run)}
 
 
 def stages(grid: Grid) -> dict[str, dict[str, RunFolder]]:
-    """One run by column for each distinct (row, stage), by its name in the report; of several seeds the first."""
+    """Return, by the name of each distinct (row, stage) in the report, a run by column; of several seeds the first."""
     runs: dict[str, dict[str, RunFolder]] = {}
     for row in grid.rows:
         for column, cells in row.columns.items():
@@ -32,7 +32,7 @@ def stages(grid: Grid) -> dict[str, dict[str, RunFolder]]:
 
 
 def settings(grid: Grid) -> tuple[Table | None, dict[str, str]]:
-    """The table of settings that differ between stages, and the settings that all share, by field."""
+    """Return the table of the settings in which stages differ, and the settings that all stages share, by field."""
     by_stage = stages(grid)
     if not by_stage:
         return None, {}
@@ -44,10 +44,10 @@ def settings(grid: Grid) -> tuple[Table | None, dict[str, str]]:
     groups = {k for k in off if k.startswith("data.views.")}
     lines = {k: [_by_column({c: _value(f, k, groups) for c, f in flats.items()}) for flats in fields.values()] for k in keys}
     shared = {k: next(iter(values)) for k, line in lines.items() if len(values := _compared(k, line, groups)) == 1 and k not in off}
-    shared.pop(grid.axis or "", None)  # which differs between columns
-    shown = {name: [_by_column({c: of(run) for c, run in runs.items()}) for runs in by_stage.values()] for name, of in FIRST.items()}
+    shared.pop(grid.axis or "", None)  # this one differs between columns
+    shown = {name: [_by_column({c: text(run) for c, run in runs.items()}) for runs in by_stage.values()] for name, text in FIRST.items()}
     shown |= {k: line for k, line in lines.items() if (k not in shared and k not in off - groups) or k == grid.axis}
-    if set(shown["starts from"]) == {DASH}:  # but for a chain's own stages
+    if set(shown["starts from"]) == {DASH}:  # no run starts from anything but a stage of its own arm
         del shown["starts from"]
     rows = [[Entry(name), *map(Entry, line)] for name, line in shown.items()]
     caption = (
@@ -58,14 +58,18 @@ def settings(grid: Grid) -> tuple[Table | None, dict[str, str]]:
 
 
 def _value(fields: dict[str, Any], name: str, groups: set[str]) -> str:
+    """Return the text of a field; ``on`` for one of ``groups``, such as a view, if its own fields are set."""
     return "on" if name in groups and any(field.startswith(f"{name}.") for field in fields) else _text(fields.get(name, DASH))
 
 
 def _compared(name: str, line: list[str], groups: set[str]) -> set[str]:
-    """The values of a field by which stages are told apart; that its view is off is said once, and of an objective by its weight."""
+    """Return the values of a field by which stages are told apart.
+
+    A dash does not count if another line says that the part is off: the view's own line, or the weight of an objective.
+    """
     objective, grouped = name.startswith("objectives."), any(name.startswith(f"{group}.") for group in groups)
-    told = not name.endswith(".weight") if objective else grouped
-    return {value for value in line if value != DASH} if told else set(line)
+    said_elsewhere = not name.endswith(".weight") if objective else grouped
+    return {value for value in line if value != DASH} if said_elsewhere else set(line)
 
 
 def _steps(run: RunFolder) -> str:
@@ -74,7 +78,7 @@ def _steps(run: RunFolder) -> str:
 
 
 def _by_column(texts: dict[str, str]) -> str:
-    """One text where the columns agree, else one for each."""
+    """Return one text if all columns have the same, otherwise the text of each column."""
     if len(set(texts.values())) == 1:
         return next(iter(texts.values()))
     return "; ".join(f"{column}: {text}" for column, text in texts.items())
@@ -94,7 +98,7 @@ def _text(value: Any) -> str:
 
 
 def _part(name: str, fields: Any) -> str:
-    """One step of a list, such as a view's colour augmentations: jitter 0.4 0.4 0.2 0.1 (p 0.8)."""
+    """Format one step of a list, such as a view's colour augmentations: jitter 0.4 0.4 0.2 0.1 (p 0.8)."""
     if isinstance(fields, list):
         return f"{name.replace('_', ' ')} ({_text(fields)})"
     numbers = [_text(value).replace(",", "") for key, value in fields.items() if key != "prob"]
@@ -102,7 +106,7 @@ def _part(name: str, fields: Any) -> str:
 
 
 def _batch(run: RunFolder) -> str:
-    """Images per optimiser step, and how they were spread."""
+    """Return the images per optimiser step, and how they were spread over processes and slices."""
     size, starts = run.run["optim"]["batch_size"], run.of("start")
     if not starts:
         return f"{size}"
@@ -116,7 +120,7 @@ def _rate(run: RunFolder) -> str:
     return f"{scaled_lr(optim, optim.lr):.3g} ({optim.lr:g}, {optim.lr_rule})"
 
 
-# lines of the table before those of fields
+# the lines of the table before those of fields
 FIRST: dict[str, Callable[[RunFolder], str]] = {
     "starts from": lambda run: listed(origins(run)) or DASH,
     "effective batch": _batch,
@@ -126,16 +130,16 @@ FIRST: dict[str, Callable[[RunFolder], str]] = {
 
 
 def _span(records: list[dict[str, Any]]) -> str:
-    """From when to when runs were tracked; empty where none was."""
-    shown = [
+    """Return the time from the first to the last record of energy; empty if there are none."""
+    ends = [
         time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(moment))
         for moment in ((min(r["start"] for r in records), max(r["end"] for r in records)) if records else ())
     ]
-    return " to ".join(shown)
+    return " to ".join(ends)
 
 
 def provenance(grid: Grid) -> dict[str, str]:
-    """Where the numbers come from, as name and text."""
+    """Return where the numbers come from, as texts by name."""
     sweep = grid.sweep
     facts, runs = sweep.facts, list(sweep.runs.values())
     starts = [event for run in runs for event in run.of("start")]

@@ -1,4 +1,4 @@
-"""What an arm's models cost: together, by stage, and beside what the paper prints."""
+"""What the models of an arm cost: in all, by stage, and beside the costs that the paper prints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vitssl.words import listed
 
 
 def cost(grid: Grid) -> Table:
-    """What one of every arm's models cost, separately for every column."""
+    """Return what one model of every arm cost, for every column."""
     rows = [[*which(grid, row, column), *_training(grid, row, column, done), *_spending(done)] for row, column, done in grid.models()]
     spent = ["PMACs of training", f"against {grid.baselines()}", grid.sweep.hours_name, grid.sweep.busy_name]
     spent += ["kWh", "kg CO2e tracked", "kg CO2e estimate", currency(grid.sweep)]
@@ -25,14 +25,16 @@ def cost(grid: Grid) -> Table:
 
 
 def _training(grid: Grid, row: Row, column: Any, done: list[Cell]) -> list[Entry]:
-    """Multiply-adds of training, and relative to the baseline's."""
+    """Return the multiply-adds of training, and their ratio to the baseline's."""
     relative = costs.macs_ratio(grid, row, column)
     return [training(done), Entry(str(relative)) if relative else Entry()]
 
 
 def _spending(done: list[Cell]) -> list[Entry]:
-    """Hours in all and busy, kWh, CO2e tracked and estimated, money, with their spread over seeds; what was not recorded, or a CPU or a
-    site without a price does not have, stays a dash."""
+    """Return hours in all and busy hours, kWh, CO2e tracked and estimated, and money, each with its spread over seeds.
+
+    A dash stands for what was not recorded, or does not exist for a CPU or for a site without a price.
+    """
     costs = costs_of(done)
     busy = "gpu_busy_hours" if any(cost["gpu_hours"] for cost in costs) else "cpu_hours"
     names = ("device_hours", busy, "energy_kwh", "co2e_kg", "estimate_kg", "money")
@@ -45,21 +47,21 @@ def _mean(values: list[float]) -> Entry:
 
 def _cost_caption(grid: Grid) -> str:
     sweep = grid.sweep
-    said = [
+    sentences = [
         "Cost of one model: sum over its stages, including all attempts; mean ± standard deviation over seeds. Training counts the "
         f"multiply-adds of all steps, forward and backward.{costs.not_compared(grid, why=True)}"
     ]
     if select := sweep.facts["select"]:
-        said.append(f"This is the chosen setting; the search over {listed(select)} took all runs below.")
+        sentences.append(f"This is the chosen setting; the search over {listed(select)} took all runs below.")
     if sweep.on_gpu:
         sites = {(run.site.gpu_power_w, run.site.estimate_kg_per_kwh) for run in sweep.runs.values()}
         factors = " or ".join(f"board power ({power_w:g} W) x {intensity:g}" for power_w, intensity in sorted(sites))
-        said.append(f"Estimate: GPU-hours x {factors} kg/kWh, as the SSAT paper's Table 3.")
-    return " ".join(filter(None, [*said, energy.tracked(sweep), energy.sites(sweep)]))
+        sentences.append(f"Estimate: GPU-hours x {factors} kg/kWh, as the SSAT paper's Table 3.")
+    return " ".join(filter(None, [*sentences, energy.tracked(sweep), energy.sites(sweep)]))
 
 
 def by_stage(grid: Grid) -> Table:
-    """What one model cost by column and stage."""
+    """Return what one model cost, by column and stage."""
     rows = [[*which(grid, row, column), *entries] for row, column, done in grid.models() for entries in _stage_costs(done)]
     parts = ["kWh GPU", "kWh CPU", "kWh RAM", "kWh", "kg CO2e tracked", "kg CO2e estimate", currency(grid.sweep)]
     header = ["arm", grid.axis_name, "stage", "multiply-adds by objective", grid.sweep.hours_name, *parts]
@@ -72,7 +74,7 @@ def by_stage(grid: Grid) -> Table:
 
 
 def _stage_costs(done: list[Cell]) -> list[list[Entry]]:
-    """A line for each stage, and for a chain another for the whole."""
+    """Return a line for each stage, and another for the whole of a chain."""
     rows = []
     for i, (name, run) in enumerate(done[0].stages):
         passes = " + ".join(f"{quantity(macs / 1e9, 'GMACs')} ({kind})" for kind, macs in run.cost["macs_passes"].items())
@@ -89,7 +91,7 @@ def _parts(cost: dict[str, float] | None) -> list[Entry]:
 
 
 def published(grid: Grid) -> Table | None:
-    """What the paper prints for cost, beside what the same arm took here where the column that it belongs to was run."""
+    """Return the costs that the paper prints, beside what the same arm took here; None if it prints none."""
     arms = [arm for arm in grid.sweep.arms if arm.published_cost]
     if not arms:
         return None
@@ -105,10 +107,10 @@ def published(grid: Grid) -> Table | None:
 
 
 def _tied_to(grid: Grid, arm: Arm) -> list[Cell]:
-    """The finished models that a published cost belongs to: those of the column that it names, unless a further axis splits the arm."""
-    named = (arm.published_cost or {}).get("column")
+    """Return the finished models that a published cost belongs to: those of the column that it names, if no further axis splits the arm."""
+    column_name = (arm.published_cost or {}).get("column")
     rows = [row for row in grid.rows if row.arm is arm and not row.values]
-    return [cell for row in rows for column, cells in row.columns.items() if str(column) == named for cell in finished(cells)]
+    return [cell for row in rows for column, cells in row.columns.items() if str(column) == column_name for cell in finished(cells)]
 
 
 def _beside_the_paper(called: str, arm: Arm, cells: list[Cell]) -> list[Entry]:
@@ -117,5 +119,5 @@ def _beside_the_paper(called: str, arm: Arm, cells: list[Cell]) -> list[Entry]:
     hours, estimate, tracked = (Entry(number(cost.get(name) or None)) for name in ("gpu_hours", "estimate_kg", "co2e_kg"))
     # the paper counts every objective's pass in full
     passes = " + ".join(number(sum(run.cost["macs_passes"].values()) / 1e9) for _, run in cells[0].stages) if cells else DASH
-    named = [Entry(called), Entry(printed.get("column", DASH))]
-    return [*named, gmacs, Entry(passes), gpu_hours, hours, kg, estimate, tracked]
+    text_entries = [Entry(called), Entry(printed.get("column", DASH))]
+    return [*text_entries, gmacs, Entry(passes), gpu_hours, hours, kg, estimate, tracked]
