@@ -1,10 +1,10 @@
-"""Images, from where they lie to batches.
+"""Images, from where they are stored to batches.
 
-sources/    what a source string names: folders, lists, tables, arrays, tars, torchvision's data sets
-shards      a source written once as shards (`build`), by way of building/
-index       what a folder of shards holds, and what to type where a folder holds none
-pixels/     encoded images and arrays: one place decodes, scales and lays out
+sources/    what a source string can name: folders, lists, tables, arrays, tars, torchvision's data sets
+shards      a source written once as shards (`build`), with the help of building/
+index       the contents of a folder of shards, and what to type for a folder without any
+pixels/     encoded images and arrays: the one place that decodes, scales and lays them out
 loading/    from an index to batches: which images, in which order, from the cache, the disk or the device
 """
 
-UNLABELLED = -1  # the label of an image that has none
+UNLABELLED = -1  # the label that marks an image without one

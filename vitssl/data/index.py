@@ -1,7 +1,7 @@
-"""The index of a folder of shards: what is where, so that one permutation serves cached and streamed data.
+"""The index of a folder of shards: where each image lies, so that one permutation serves cached and streamed data.
 
-`index.json` lists the shards in the order of the samples; a shard holds samples of one split. `samples.npy` has a row for each sample:
-ImageNet's are read in 0.07 s, where JSON took 1.5 s.
+`index.json` lists the shards in the order of their samples; a shard holds samples of one split. `samples.npy` has a row for each sample.
+It takes 0.07 s to read for ImageNet, where JSON took 1.5 s.
 
 Shapes: N samples of all splits.
 """
@@ -42,55 +42,57 @@ REBUILD = "delete the folder and build the shards again"
 
 @dataclass
 class Index:
-    """The index: `index.json`'s fields and `samples.npy`'s columns. Arrays have one entry per sample, in the order of the shards."""
+    """The fields of `index.json` and the columns of `samples.npy`. Arrays have one entry per sample, in the order of the shards."""
 
     folder: Path
     name: str
     source: str  # fingerprint of the listing that the shards were built from
-    sha256: str  # of the content: independent of the name, the path and the time
+    sha256: str  # of the content; independent of the name, the path and the time
     classes: list[str]
     mean: list[float]  # of the train split's pixels, RGB in [0, 1]
     std: list[float]
     shards: list[dict[str, Any]]  # name, split, images, bytes, sha256
     offset: np.ndarray  # of the encoded image within the shard, bytes
     size: np.ndarray  # of the encoded image, bytes
-    label: np.ndarray  # -1 where there is none
+    label: np.ndarray  # -1 if the image has none
     height: np.ndarray  # pixels
     width: np.ndarray
     crc32: np.ndarray  # of the encoded image
-    group: np.ndarray | None = None  # number of the patient, scene and so on that it belongs to; None where nothing says so
+    group: np.ndarray | None = None  # number of the patient, scene or the like of the image; None if the source names no groups
 
     def __len__(self) -> int:
         return len(self.label)
 
     @property
     def columns(self) -> dict[str, np.ndarray]:
+        """The columns of `samples.npy`, by name."""
         return {name: getattr(self, name) for name in (*COLUMNS, *([] if self.group is None else [GROUP]))}
 
     @cached_property
     def splits(self) -> list[str]:
+        """The names of the splits, in the order of the shards."""
         return list(dict.fromkeys(shard["split"] for shard in self.shards))
 
     @cached_property
     def shard(self) -> np.ndarray:
-        """Position in `shards` of each sample's shard."""
+        """The position in `shards` of each sample's shard."""
         return np.repeat(np.arange(len(self.shards)), [shard["images"] for shard in self.shards])
 
     @cached_property
     def split(self) -> np.ndarray:
-        """Position in `splits` of each sample's split."""
+        """The position in `splits` of each sample's split."""
         return np.array([self.splits.index(shard["split"]) for shard in self.shards])[self.shard]
 
     @property
     def sizes_N2(self) -> np.ndarray:
-        """(height, width) of each sample."""
+        """The (height, width) of each sample."""
         return np.stack([self.height, self.width], axis=1)
 
     def where(self, splits: str) -> np.ndarray:
-        """Positions of the samples of splits joined by "+" (see `named`), in rising order.
+        """Return the positions of the samples of ``splits``, names joined by "+" (see `named`), in rising order.
 
         Raises:
-            ConfigError: a split that the shards do not have.
+            ConfigError: the shards do not have one of the splits.
         """
         codes = []
         for split in named(splits, self.splits):
@@ -100,29 +102,31 @@ class Index:
         return np.flatnonzero(np.isin(self.split, codes))
 
     def describe(self, position: int) -> str:
-        """Where a sample lies, for messages: shard file, offset and number in the index."""
+        """Say where the sample at ``position`` lies, for messages: shard file, number in the index and offset."""
         shard = self.folder / self.shards[self.shard[position]]["name"]
         return f"{shard}: image {position} at byte {self.offset[position]}"
 
 
 def named(splits: str, there: Collection[str]) -> list[str]:
-    """The splits that are joined by "+", as the shards spell them; one that ends in "?" only if it is there, as in train+unlabeled?."""
+    """Return the splits that ``splits`` joins by "+", as the shards (with the splits ``there``) spell them.
+
+    A name that ends in "?", such as the second one in train+unlabeled?, is left out if the shards do not have that split.
+    """
     wanted = [(split.removesuffix("?"), split.endswith("?")) for split in splits.split("+")]
-    written = [(split if split in there else spelled(split), perhaps) for split, perhaps in wanted]
-    return [split for split, perhaps in written if not perhaps or split in there]
+    resolved = [(split if split in there else spelled(split), optional) for split, optional in wanted]
+    return [split for split, optional in resolved if not optional or split in there]
 
 
 def unwritten(folder: str | Path, name: str, classes: list[str], labels: dict[str, np.ndarray], group: np.ndarray | None = None) -> Index:
-    """The index of shards that are not written yet: its splits with the labels of their images, their groups, and nothing of the images
-    themselves."""
-    shards = [{"name": "", "split": split, "images": len(of_split)} for split, of_split in labels.items()]
+    """Return the index of shards that are not written yet: splits, labels and groups of its images, and zeros for all else about them."""
+    shards = [{"name": "", "split": split, "images": len(split_labels)} for split, split_labels in labels.items()]
     label = np.concatenate(list(labels.values()))
     columns = {column: np.zeros(len(label), np.int64) for column in COLUMNS} | {"label": label}
     return Index(Path(folder), name, source="", sha256="", classes=classes, mean=[], std=[], shards=shards, **columns, group=group)
 
 
 def write_index(index: Index) -> None:
-    """Write the samples, and then `index.json`, which makes a folder of shards whole."""
+    """Write `samples.npy` and then `index.json`, which makes a folder of shards complete."""
     rows, stream = np.empty(len(index), [(name, FORMATS[name]) for name in index.columns]), io.BytesIO()
     for name, column in index.columns.items():
         rows[name] = column
@@ -135,44 +139,48 @@ def write_index(index: Index) -> None:
 
 
 def _own_sha256(content: dict[str, Any]) -> str:
-    """sha256 over `index.json` itself, which states it."""
+    """Return the sha256 of `index.json` without the field that states it."""
     return sha256_of({key: value for key, value in content.items() if key != "index_sha256"})
 
 
 def fingerprint(index: Index) -> str:
-    """sha256 over everything in an index that is content: not the name, nor the listing it was built from."""
+    """Return a sha256 over everything in an index that is content: not the name, nor the listing it was built from."""
     content = {name: getattr(index, name) for name in FIELDS if name not in ("name", "source", "sha256")}
     columns = {name: column.tolist() for name, column in index.columns.items()}
-    # format: of this mapping, not of index.json; another would give every data set another fingerprint, and Runs state theirs
+    # the version of this mapping, not of index.json; another number would change every data set's fingerprint, which Runs state
     return sha256_of({"format": 1, **content, "samples": columns})
 
 
 def sha256_of(content: dict[str, Any]) -> str:
-    """Of what becomes JSON, in whichever order its keys stand."""
+    """Return the sha256 of ``content`` as JSON, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def unfinished(folder: str | Path) -> str:
-    """What to do with a folder whose build was interrupted; empty for others."""
+    """Return what to do with a folder whose build was interrupted, or an empty string for other folders."""
     if not (Path(folder) / UNFINISHED).is_dir():
         return ""
     return f"{folder}: holds an unfinished build; the same `vitssl shards build SOURCE {folder}` goes on with it"
 
 
 def read_index(folder: str | Path) -> Index:
-    """The index of a folder, checked in itself but not against the shard files; see `load_index`."""
+    """Read the index of a folder and check it in itself, but not against the shard files; see `load_index`.
+
+    Raises:
+        ConfigError: there is no index, or it is damaged or altered; the message says what to do.
+    """
     path = Path(folder) / INDEX_FILE
     try:
         content = json.loads(read_whole(path).decode("utf-8"))
     except FileNotFoundError:
-        if told := unfinished(folder):
-            raise ConfigError(told) from None
+        if advice := unfinished(folder):
+            raise ConfigError(advice) from None
         if holds_runs(folder):
             raise ConfigError(f"{folder}: {OF_RUNS}") from None
         if not path.with_name(SAMPLES_FILE).exists() and (line := build_line(folder)):
             raise ConfigError(f"{folder}: holds images and not their shards, which `{line}` writes") from None
         raise ConfigError(_without_index(Path(folder))) from None
-    except (ValueError, RecursionError) as error:  # no text, no JSON, a number of 5,000 digits
+    except (ValueError, RecursionError) as error:  # not text, not JSON, or a number of 5,000 digits
         raise ConfigError(f"{path}: damaged ({error}); {REBUILD}") from None
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ConfigError(f"{path}: not an index of format {FORMAT}; {REBUILD}")
@@ -187,28 +195,28 @@ def read_index(folder: str | Path) -> Index:
 
 
 def _read_samples(path: Path, sha256: Any) -> dict[str, np.ndarray]:
-    """The columns of `samples.npy`, still on the disk."""
+    """Return the columns of `samples.npy`, memory-mapped, after a check of the file's ``sha256``."""
     try:
-        found = hash_file(path)
+        actual = hash_file(path)
     except FileNotFoundError:
         raise ConfigError(f"{path}: missing; copy it too, it is a part of {INDEX_FILE}, or {REBUILD}") from None
-    if found != sha256:
+    if actual != sha256:
         raise ConfigError(f"{path}: altered, its sha256 is not the one that {INDEX_FILE} states; {REBUILD}")
     try:
-        rows = np.lib.format.open_memmap(path, mode="r")  # never a pickle
-    except (ValueError, TypeError, OverflowError, EOFError, SyntaxError, tokenize.TokenError) as error:  # its header is Python
+        rows = np.lib.format.open_memmap(path, mode="r")  # refuses pickles
+    except (ValueError, TypeError, OverflowError, EOFError, SyntaxError, tokenize.TokenError) as error:  # numpy parses the header as Python
         raise ConfigError(f"{path}: damaged ({str(error).partition(chr(10))[0]}); {REBUILD}") from None
     return {name: rows[name] for name in rows.dtype.names or ()}
 
 
 def load_index(folder: str | Path, rank: int = 0, world_size: int = 1) -> Index:
-    """The index of a folder of shards, after a check that every shard is there in its full length.
+    """Read the index of a folder of shards and check that every shard is there in its full length.
 
-    Fast: shards are not read. `shards.verify` reads them, and so does building the cache. The ranks of a node share the check: 512
-    that asked for 14,000 files each would keep a file system busy for minutes.
+    This is fast, since shards are not read: `shards.verify` reads them, and so does building the cache. The ranks of a node share the
+    check, because 512 ranks that each asked for 14,000 files would keep a file system busy for minutes.
 
     Raises:
-        ConfigError: naming the file that is missing, truncated or damaged.
+        ConfigError: a file is missing, truncated or damaged; the message names it.
     """
     index = read_index(folder)
     for problem in size_problems(index, slice(rank, None, world_size)):
@@ -217,29 +225,29 @@ def load_index(folder: str | Path, rank: int = 0, world_size: int = 1) -> Index:
 
 
 def size_problems(index: Index, shards: slice = slice(None)) -> Iterator[str]:
-    """A line for each of these shards that is missing or has another length than the index says."""
+    """Yield a line for each of ``shards`` that is missing or has another length than the index says."""
     for shard in index.shards[shards]:
         path = index.folder / shard["name"]
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError:
-            found = None
-        if found is None or not stat.S_ISREG(found.st_mode):
+            status = None
+        if status is None or not stat.S_ISREG(status.st_mode):
             yield _gone(path) if path.is_symlink() else f"{path}: missing; {REBUILD}"
-        elif found.st_size != shard["bytes"]:
-            yield f"{path}: truncated or altered, {found.st_size:,} bytes instead of {shard['bytes']:,}; {REBUILD}"
+        elif status.st_size != shard["bytes"]:
+            yield f"{path}: truncated or altered, {status.st_size:,} bytes instead of {shard['bytes']:,}; {REBUILD}"
 
 
 def _gone(link: Path) -> str:
-    """What to say of a shard that is another's tar, read in place."""
+    """Return the message about a shard whose tar, which is read in place through a link, is gone."""
     return f"{link}: what it links to is gone, {os.readlink(link)}; put that back, or build from where it is now with --rebuild"
 
 
 def read_image(descriptor: int, index: Index, position: int) -> np.ndarray:
-    """RGB pixels (H, W, 3) of a sample, read at random from its open shard.
+    """Return the RGB pixels (H, W, 3) of the sample at ``position``, read from its open shard.
 
     Raises:
-        ConfigError: naming shard, position and offset, when its bytes are not those that were written, or not an image.
+        ConfigError: its bytes are not those that were written, or not an image; the message names shard, position and offset.
     """
     encoded = os.pread(descriptor, int(index.size[position]), int(index.offset[position]))
     if zlib.crc32(encoded) != index.crc32[position]:
@@ -248,9 +256,9 @@ def read_image(descriptor: int, index: Index, position: int) -> np.ndarray:
 
 
 def _without_index(folder: Path) -> str:
-    """What to do where there are no shards: in a folder that holds something else, none are to be written."""
+    """Return what to do with a folder that has no index; if it holds other files, no shards should be written into it."""
     if folder.is_dir() and any(folder.iterdir()):
         return f"{folder / 'index.json'} does not exist: name a folder that `vitssl shards build SOURCE FOLDER` wrote"
-    near = closest(folder.name, [path.parent.name for path in folder.parent.glob("*/index.json")])
-    meant = did_you_mean([str(folder.with_name(name)) for name in near])
-    return f"{folder / 'index.json'} does not exist{meant}: write the shards with `vitssl shards build SOURCE {folder}`"
+    similar = closest(folder.name, [path.parent.name for path in folder.parent.glob("*/index.json")])
+    suggestion = did_you_mean([str(folder.with_name(name)) for name in similar])
+    return f"{folder / 'index.json'} does not exist{suggestion}: write the shards with `vitssl shards build SOURCE {folder}`"

@@ -1,5 +1,7 @@
-"""The files of an index, and whether their content is what this project writes: checked once, before a number of it is used, since it may
-come from elsewhere."""
+"""The fields of an index's files, and the check that their content is one that this project could have written.
+
+An index may come from elsewhere. So everything in it is checked once, before any number of it is used.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +16,24 @@ from vitssl.data.pixels.decode import MOST_PIXELS
 from vitssl.records import Number, Text
 
 INDEX_FILE, SAMPLES_FILE = "index.json", "samples.npy"
-UNFINISHED = ".build"  # subfolder of what an unfinished build has done so far
+UNFINISHED = ".build"  # subfolder with what an unfinished build has done so far
 COUNT = Number(int, high=10**12)
-FILE = Text(pattern=r"[\w-][\w.-]*", what="the name of a file")  # of the folder itself
+FILE = Text(pattern=r"[\w-][\w.-]*", what="the name of a file")  # in the folder itself, not a path
 SHARD = {"name": FILE, "split": str, "sha256": str, "images": COUNT, "bytes": COUNT}
 CONTENT = {"name": str, "source": str, "sha256": str, "classes": [str], "mean": [records.SHARE], "std": [records.SHARE], "shards": [SHARD]}
 COLUMNS = ("offset", "size", "label", "height", "width", "crc32")
-GROUP = "group"  # a further column, where images belong together
+GROUP = "group"  # an optional column: the group (patient, scene, ...) of each image
 
 
 def columns_of(content: dict[str, Any], samples: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The samples' columns, int64 (N,), after a check of everything in the index; ``samples`` are {name: column} of any kind.
+    """Check everything in an index and return the columns of its samples, int64 (N,), by name.
+
+    Args:
+        content: what `index.json` holds.
+        samples: {name: column} of any kind.
 
     Raises:
-        ConfigError: saying what is wrong, without the file.
+        ConfigError: something is wrong; the message says what, but does not name the file.
     """
     for problem in _field_problems(content):
         raise ConfigError(problem)
@@ -51,7 +57,7 @@ def _column(name: str, values: np.ndarray) -> np.ndarray:
 
 
 def _column_problems(content: dict[str, Any], columns: dict[str, np.ndarray]) -> Iterator[str]:
-    """What no shard could hold."""
+    """Yield what is wrong with columns that do not fit the shards, or that hold a value that no shard could have."""
     images = [shard["images"] for shard in content["shards"]]
     for name, column in columns.items():
         if len(column) != sum(images):
@@ -59,7 +65,7 @@ def _column_problems(content: dict[str, Any], columns: dict[str, np.ndarray]) ->
             return
     ends = np.repeat(np.array([shard["bytes"] for shard in content["shards"]], np.int64), images)
     offset, size, label, height, width, crc32 = (columns[name] for name in COLUMNS)
-    within = {
+    valid = {
         **({GROUP: columns[GROUP] >= 0} if GROUP in columns else {}),
         "label": (label >= -1) & (label < len(content["classes"])),
         "offset": (offset >= 0) & (offset <= ends),
@@ -68,6 +74,6 @@ def _column_problems(content: dict[str, Any], columns: dict[str, np.ndarray]) ->
         "width": (width > 0) & (width <= MOST_PIXELS // height.clip(1)),
         "crc32": (crc32 >= 0) & (crc32 < 2**32),
     }
-    for name, fits in within.items():
+    for name, fits in valid.items():
         if not fits.all():
             yield f"samples.{name}[{fits.argmin()}] is {columns[name][fits.argmin()]:,}, which cannot be"

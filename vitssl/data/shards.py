@@ -1,9 +1,9 @@
 """Shards: a data set written once as WebDataset tar files and an index.
 
-Each tar holds samples of one split as two members, ``00000017.jpg`` (the original bytes of a file, or a PNG of an array or of an image
-that had to be scaled to 8 bits) and ``00000017.cls`` (the label in decimal, -1 where there is none). Nothing in a shard depends on the
-path, the time or the number of workers. The images of large splits are in random order. Tars that somebody else wrote are shards in place
-(`vitssl.data.building.in_place`).
+Each tar holds samples of one split, each as two members: ``00000017.jpg`` (the original bytes of a file, or a PNG of an array or of an
+image that had to be scaled to 8 bits) and ``00000017.cls`` (the label in decimal, -1 if there is none). Nothing in a shard depends on
+the path, the time or the number of workers. The images of large splits are in random order. Tars that somebody else wrote can serve as
+shards where they are (`vitssl.data.building.in_place`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from vitssl.reader import read_whole
 __all__ = ["Index", "build", "info", "load_index", "rebuild", "verify"]
 
 IMAGES_PER_SHARD = 1000
-# what a build leaves in a folder besides shards, which a rebuild may delete
+# files that a build leaves in a folder besides shards, and that a rebuild may delete
 OURS = rf"{INDEX_FILE}|{SAMPLES_FILE}|{findings.FILE}|{listing.FILE}|{finishing.BAD_IMAGES}|{UNFINISHED}|\.lock|\..+\.\d+\.tmp"
 
 
@@ -47,20 +47,20 @@ def build(
     skip_bad: bool = False,
     progress: bool = True,
 ) -> Index:
-    """Write the shards and the index of a source into a folder.
+    """Write the shards and the index of a source into a folder, and return the index.
 
-    Every image is decoded once, so that what cannot be read is found here. Shards are written under a temporary name and
-    renamed; `index.json` comes last and makes the folder complete. An interrupted build continues where it stopped; on a
-    complete folder nothing is done. Two builds into one folder wait for each other.
+    Every image is decoded once, so that unreadable ones are found here. Shards are written under a temporary name and renamed;
+    `index.json` comes last and makes the folder complete. An interrupted build continues where it stopped, and a complete folder
+    is left as it is. Two builds into one folder wait for each other.
 
     Args:
         source: see `vitssl.data.sources.opening`.
-        workers: processes; None takes every core.
+        workers: number of processes; None takes every core.
         skip_bad: leave out images that cannot be read or decoded; `found.json` names them.
 
     Raises:
-        ConfigError: a source that cannot be opened, images that cannot be used (all of them are listed on stderr and in a file), images
-            without anything to see, or a folder that holds another source; one line.
+        ConfigError: the source cannot be opened, images cannot be used (all of them are listed on stderr and in a file) or show nothing,
+            or the folder holds another source; the message is one line.
     """
     out = Path(out)
     _finish_exchange(out.resolve())
@@ -69,7 +69,7 @@ def build(
     if index := _complete(out, source, opened, listed):
         return index
     if out.is_dir() and not (out / UNFINISHED).is_dir():
-        _refuse_strangers(out)  # before a lock is left in a folder of photos
+        _refuse_strangers(out)  # before a lock file is left in a folder of photos
     with _locked(out):
         if index := _complete(out, source, opened, listed):  # another process built it while we waited
             return index
@@ -85,15 +85,15 @@ def build(
 
 
 def rebuild(source: str, out: str | Path, **options: Any) -> Index:
-    """Write the shards of a source in place of those in a folder, which stay as they are until the new ones are whole.
+    """Write the shards of a source in place of those in a folder, which stay as they are until the new ones are complete.
 
-    They are built in a hidden folder beside it, where an interrupted build continues, and then the two are exchanged.
+    The new shards are built in a hidden folder beside the old one, where an interrupted build continues. Then the two are exchanged.
 
     Args:
         options: those of `build`.
 
     Raises:
-        ConfigError: as `build`; or files in the folder that no build wrote.
+        ConfigError: as in `build`, or the folder holds files that no build wrote.
     """
     target = Path(out).resolve()
     _finish_exchange(target)
@@ -122,30 +122,31 @@ def _exchange(staging: Path, target: Path) -> None:
 
 
 def _finish_exchange(target: Path) -> None:
-    """Put new shards in their place after a rebuild that was killed between the two renamings."""
+    """Move new shards into place after a rebuild that was killed between its two renamings."""
     if not target.exists() and (_staging(target) / INDEX_FILE).exists():
         os.rename(_staging(target), target)
 
 
 def _refuse_strangers(folder: Path) -> None:
-    known = _shards_of(folder)
-    if strangers := sorted(path.name for path in folder.iterdir() if path.name not in known and not re.fullmatch(OURS, path.name)):
+    """Raise a ConfigError if the folder holds a file that no build wrote."""
+    shard_names = _shards_of(folder)
+    if strangers := sorted(path.name for path in folder.iterdir() if path.name not in shard_names and not re.fullmatch(OURS, path.name)):
         raise ConfigError(f"{folder}: holds {strangers[0]}, which is not of its shards; move it, or choose another folder")
 
 
 def _shards_of(folder: Path) -> set[str]:
-    """The names of the tars that a build wrote: those of the index, and of one that is unfinished."""
+    """Return the names of the tars that a build wrote into the folder: those of the index and those of an unfinished build."""
     indexed = {shard["name"] for shard in read_index(folder).shards} if (folder / INDEX_FILE).exists() else set()
     return indexed | _begun(folder)
 
 
 def _begun(folder: Path) -> set[str]:
-    """The names of the tars that an unfinished build has at least begun."""
+    """Return the names of the tars that an unfinished build has at least begun."""
     return {f"{path.stem}.tar" for path in (folder / UNFINISHED).glob("*")}
 
 
 def _delete(folder: Path) -> None:
-    """Delete a folder of shards, if there is one; the index, which says what is a shard, after them."""
+    """Delete a folder of shards, if it exists. The index goes after the shards, since it says which files are shards."""
     if folder.exists():
         _refuse_strangers(folder)
         for name in _shards_of(folder):
@@ -155,13 +156,13 @@ def _delete(folder: Path) -> None:
 
 
 def _locked(out: Path) -> IO:
-    """The lock of a folder, held until it is closed."""
+    """Return the lock file of a folder, which stays locked until it is closed."""
     while True:
         lock = open_lock(out / ".lock", "OUT")
         flock(lock, fcntl.LOCK_EX)
         if (out / ".lock").exists() and os.path.samestat(os.fstat(lock.fileno()), os.stat(out / ".lock")):
             return lock
-        lock.close()  # while we waited the folder was replaced by a rebuild
+        lock.close()  # a rebuild replaced the folder while we waited
 
 
 def _open(source: str, out: Path) -> Source:
@@ -170,14 +171,18 @@ def _open(source: str, out: Path) -> Source:
     except folders.NoTestSplit as error:
         line = build_command(error.source, out)
         raise ConfigError(f"{error.found}; to hold out a fifth of each class for testing, type `{line}`") from None
-    first = [Path(image) for samples in opened.splits.values() if isinstance(image := samples[0].image, str)]
-    if any(path.is_relative_to(out.resolve()) for image in first for path in (image.resolve(), image.parent.resolve())):
+    first_images = [Path(image) for samples in opened.splits.values() if isinstance(image := samples[0].image, str)]
+    if any(path.is_relative_to(out.resolve()) for image in first_images for path in (image.resolve(), image.parent.resolve())):
         raise ConfigError(f"{out}: holds the images themselves; choose another folder for their shards")
     return opened
 
 
 def _complete(out: Path, source: str, opened: Source, listed: list[listing.Row]) -> Index | None:
-    """The index of a folder that is complete."""
+    """Return the index of a folder that is complete, or None for other folders.
+
+    Raises:
+        ConfigError: the folder holds the shards of another source.
+    """
     if not (out / INDEX_FILE).exists():
         return None
     index = load_index(out)
@@ -190,15 +195,15 @@ def _complete(out: Path, source: str, opened: Source, listed: list[listing.Row])
 
 
 def _plan(source: Source) -> dict[str, Any]:
-    known = [] if isinstance(source, Tars) else source.classes  # tars are read again where their classes are named anew
-    return {"name": source.name, "classes": known}
+    classes = [] if isinstance(source, Tars) else source.classes  # tars are read again if their classes are named anew
+    return {"name": source.name, "classes": classes}
 
 
 def _continues(out: Path, source: Source) -> bool:
-    """Whether an unfinished build in a folder is of this source.
+    """Whether the unfinished build in a folder is a build of ``source``.
 
     Raises:
-        ConfigError: that cannot be told.
+        ConfigError: the plan of that build is damaged, so that this cannot be told.
     """
     path = out / UNFINISHED / "plan.json"
     try:
@@ -209,7 +214,11 @@ def _continues(out: Path, source: Source) -> bool:
 
 
 def _start(out: Path, source: Source) -> None:
-    """Begin or continue the build of a source in ``out``."""
+    """Begin or continue the build of a source in ``out``.
+
+    Raises:
+        ConfigError: the folder holds an unfinished build of other data, or files that no build wrote.
+    """
     path = out / UNFINISHED / "plan.json"
     if path.exists() and not _continues(out, source):
         raise ConfigError(f"{out}: holds an unfinished build of other data than {source.name}; choose another folder or delete it")
@@ -222,7 +231,7 @@ def _start(out: Path, source: Source) -> None:
 def _written(
     source: Source, listed: list[listing.Row], out: Path, images_per_shard: int, workers: int | None, skip_bad: bool, progress: bool
 ) -> finishing.Records:
-    """Write the shards that are missing; the records of all."""
+    """Write the shards that are missing, and return the records of all shards."""
     jobs = list(writing.jobs(source, listed, out, images_per_shard))
     missing = [job for job in jobs if not job.finished(skip_bad)]
     tasks = ((job, [source.splits[job.split][i] for i in range(job.start, job.stop)]) for job in missing)
@@ -233,7 +242,7 @@ def _written(
 
 
 def _finished(source: Source, listed: list[listing.Row], out: Path, records: finishing.Records, progress: bool) -> Index:
-    """The index, written last, when everything else is in place."""
+    """Write the findings and the listing and then, when everything else is in place, the index, which is returned."""
     images, records = in_place.images(source, records)
     index = finishing.index_of(images, listing.digest(listed, source), out, records)
     for stale in _begun(out) - {shard["name"] for shard in index.shards}:

@@ -1,6 +1,6 @@
-"""What was found when shards were written: images left out, scaled, near-duplicates of another split's, or equal to one of their own split.
+"""The findings of a build: images that were left out or scaled, near-duplicates across splits, and equal images within a split.
 
-It lies in a file beside index.json, since it is no content: with or without it the shards are the same.
+They are written to a file beside index.json, since they are no content: with or without that file the shards are the same.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from vitssl.files import read_json
 from vitssl.words import counted, one_line
 
 FILE = "found.json"
-SHOWN = 3  # images named in a line
-ROWS = {"left_out": [str] * 3, "near_duplicates": [*[str] * 4, float], "equal": [*[str] * 3, bool]}  # what each entry consists of
+SHOWN = 3  # images that a line names
+ROWS = {"left_out": [str] * 3, "near_duplicates": [*[str] * 4, float], "equal": [*[str] * 3, bool]}  # the types of each entry's values
 
 
 @dataclass
 class Findings:
-    """Every entry of a list is one image."""
+    """What a build found; every entry of a list is one image."""
 
     scaled: dict[str, int]  # what images were scaled from -> how many
-    left_out: list[list[str]]  # split, name, why
-    near_duplicates: list[list]  # split, name, the other split, the name there, likeness up to 1
-    equal: list[list]  # split, name, the first image there that is equal, are both of one class?
+    left_out: list[list[str]]  # split, name, reason
+    near_duplicates: list[list]  # split, name, the other split, name there, likeness up to 1
+    equal: list[list]  # split, name, name of the first equal image in it, whether both are of one class
 
     def counts(self) -> dict[tuple[str, str], int]:
-        """How many images of a split have a near-duplicate in another: (split, other split) -> images."""
+        """Return how many images of a split have a near-duplicate in another split, by (split, other split)."""
         return Counter((split, other) for split, _, other, *_ in self.near_duplicates)
 
 
 def write(folder: Path, found: Findings) -> None:
-    """Write the findings with a line for each image."""
+    """Write ``found`` into ``folder``, with a line for each image."""
     lists = {name: ",\n  ".join(map(json.dumps, rows)) for name, rows in vars(found).items() if name != "scaled"}
     parts = [
         f'"scaled": {json.dumps(found.scaled)}',
@@ -49,7 +49,7 @@ def write(folder: Path, found: Findings) -> None:
 
 
 def read(folder: Path) -> Findings | None:
-    """The findings of a folder of shards; None where the file is not there, as where it was damaged and deleted.
+    """Read the findings of a folder of shards; None if it has no such file, for example because a damaged one was deleted.
 
     Raises:
         ConfigError: the file is damaged.
@@ -64,7 +64,10 @@ def read(folder: Path) -> Findings | None:
 
 
 def _unexpected(record: dict[str, Any]) -> Iterator[str]:
-    """The parts that are not as they were written. Not by `vitssl.records`: names of files need not be UTF-8."""
+    """Yield the names of the parts of ``record`` that are not as `write` writes them.
+
+    `vitssl.records` cannot check them, since file names need not be UTF-8.
+    """
     scaled = record.get("scaled")
     if not isinstance(scaled, dict) or any(type(count) is not int for count in scaled.values()):
         yield "scaled"
@@ -75,7 +78,7 @@ def _unexpected(record: dict[str, Any]) -> Iterator[str]:
 
 
 def lines(index: Index) -> list[str]:
-    """The findings for people."""
+    """Return the findings of a build as lines for people."""
     found = read(index.folder)
     if found is None:
         return [f"near-duplicates across splits are not known: {index.folder / FILE} is missing"]
@@ -91,11 +94,11 @@ def lines(index: Index) -> list[str]:
 
 
 def _alike(classes: list[str]) -> list[str]:
-    """Classes that a table or a folder may have meant as one."""
-    called: dict[str, list[str]] = {}
+    """Return a warning of classes whose names differ so little that a table or a folder may have meant them as one."""
+    spellings: dict[str, list[str]] = {}
     for name in classes:
-        called.setdefault(" ".join(name.casefold().replace("_", " ").split()), []).append(name)
-    twins = [" and ".join(map(repr, names)) for names in called.values() if len(names) > 1]
+        spellings.setdefault(" ".join(name.casefold().replace("_", " ").split()), []).append(name)
+    twins = [" and ".join(map(repr, names)) for names in spellings.values() if len(names) > 1]
     more = f" and {len(twins) - SHOWN} more" * (len(twins) > SHOWN)
     return (
         [f"warning: classes that differ only in case, spaces or underscores: {one_line('; '.join(twins[:SHOWN]))}{more}"] if twins else []
@@ -108,24 +111,24 @@ def _scaled(scaled: dict[str, int]) -> str:
 
 
 def _near_duplicates(index: Index, found: Findings) -> list[str]:
-    shown = []
+    warnings = []
     for (split, other), count in found.counts().items():
-        alike = [row for row in found.near_duplicates if (row[0], row[2]) == (split, other)]
-        pairs = [f"{name} ~ {like}" for _, name, _, like, _ in sorted(alike, key=lambda row: -row[4])]
+        matches = [row for row in found.near_duplicates if (row[0], row[2]) == (split, other)]
+        pairs = [f"{name} ~ {like}" for _, name, _, like, _ in sorted(matches, key=lambda row: -row[4])]
         verb = "looks like one" if count == 1 else "look like one"
-        shown.append(f"warning: {count:,} of {len(index.where(split)):,} images of {split} {verb} of {other}: {_first(pairs, index)}")
-    return shown or (["no near-duplicates across splits"] if len(index.splits) > 1 else [])
+        warnings.append(f"warning: {count:,} of {len(index.where(split)):,} images of {split} {verb} of {other}: {_first(pairs, index)}")
+    return warnings or (["no near-duplicates across splits"] if len(index.splits) > 1 else [])
 
 
 def _equal(index: Index, found: Findings) -> list[str]:
-    shown = []
+    messages = []
     for split in index.splits:
-        for same_class, before, of_class in ((False, "warning: ", " of another class, so that one label is wrong"), (True, "", "")):
-            pairs = [f"{name} = {first}" for of_split, name, first, same in found.equal if (of_split, same) == (split, same_class)]
+        for same_class, prefix, note in ((False, "warning: ", " of another class, so that one label is wrong"), (True, "", "")):
+            pairs = [f"{name} = {first}" for row_split, name, first, same in found.equal if (row_split, same) == (split, same_class)]
             if pairs:
                 equals = "equals" if len(pairs) == 1 else "equal"
-                shown.append(f"{before}{counted(len(pairs), 'image')} of {split} {equals} an earlier one{of_class}: {_first(pairs, index)}")
-    return shown
+                messages.append(f"{prefix}{counted(len(pairs), 'image')} of {split} {equals} an earlier one{note}: {_first(pairs, index)}")
+    return messages
 
 
 def _first(texts: list[str], index: Index) -> str:

@@ -1,4 +1,4 @@
-"""The end of a build: what the records of its shards say together."""
+"""The end of a build: the index and the findings, from the records of all shards."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from vitssl.data.index import COLUMNS, Index, fingerprint
 from vitssl.data.sources.samples import Sample, Source, group_numbers
 
 BAD_IMAGES = "bad_images.txt"
-SHOWN = 20  # bad images on the screen
+SHOWN = 20  # bad images that are printed
 FLAT = 1 / 255  # standard deviation of pixels in [0, 1] below which there is nothing to see
 
 Records = list[tuple[Job, dict[str, Any]]]
-Signatures = dict[str, np.ndarray]  # of a split's images (N, D)
-Samples = dict[str, list[Sample]]  # those images
+Signatures = dict[str, np.ndarray]  # by split: (N, D), one for each image
+Samples = dict[str, list[Sample]]  # by split: the images of the signatures
 
 
 def refuse_bad_images(out: Path, records: Records) -> None:
-    """List the images that could not be used, on stderr and in a file.
+    """Write the images that could not be used to a file, and print the first of them to stderr.
 
     Raises:
-        ConfigError: there are some.
+        ConfigError: there are such images.
     """
     reasons = list(dict.fromkeys(reason for _, record in records for _, reason in record["left_out"]))
     (out / BAD_IMAGES).unlink(missing_ok=True)
@@ -46,10 +46,10 @@ def refuse_bad_images(out: Path, records: Records) -> None:
 
 
 def index_of(source: Source, listed: str, out: Path, records: Records) -> Index:
-    """The index of the shards that were written.
+    """Return the index of the shards that were written.
 
     Raises:
-        ConfigError: a split or class of which no image is left, or a split with nothing to see.
+        ConfigError: no image of a split or of one of its classes is left, or the images of a split show nothing.
     """
     rows = np.array([row for _, record in records for row in record["rows"]], dtype=np.int64).reshape(-1, len(COLUMNS))
     shards = [record["shard"] for _, record in records if record["shard"]]
@@ -61,14 +61,14 @@ def index_of(source: Source, listed: str, out: Path, records: Records) -> Index:
     _refuse_emptied(source, index)
     for split, (mean, std) in moments.items():
         if max(std) < FLAT:
-            found = f"all pixels are nearly equal (mean {sum(mean) / 3:.4f}, standard deviation {max(std):.4f} on a scale of 0 to 1)"
-            raise ConfigError(f"{source.name}: there is nothing to see in the images of {split}, {found}; look at some, or save them anew")
+            reason = f"all pixels are nearly equal (mean {sum(mean) / 3:.4f}, standard deviation {max(std):.4f} on a scale of 0 to 1)"
+            raise ConfigError(f"{source.name}: there is nothing to see in the images of {split}, {reason}; look at some, or save them anew")
     index.sha256 = fingerprint(index)
     return index
 
 
 def _moments(split: str, records: Records) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of a split's pixels, RGB in [0, 1]."""
+    """Return the mean and the standard deviation of a split's pixels, RGB in [0, 1]."""
     totals = sum(np.array(record["totals"], dtype=object) for job, record in records if job.split == split)
     mean, std = [], []
     for number, first, second in totals.T.tolist():
@@ -78,6 +78,7 @@ def _moments(split: str, records: Records) -> tuple[list[float], list[float]]:
 
 
 def _refuse_emptied(source: Source, index: Index) -> None:
+    """Raise a ConfigError if none of the images of a split, or of a class in it, could be used."""
     if len(index) == sum(len(samples) for samples in source.splits.values()):
         return
     for split, samples in source.splits.items():
@@ -89,11 +90,11 @@ def _refuse_emptied(source: Source, index: Index) -> None:
 
 
 def find(source: Source, records: Records, progress: bool) -> findings.Findings:
-    """What was found while the shards were written, and which images are near-duplicates of another split's, or equal to one of theirs."""
+    """Return the findings of a build: what its records say, near-duplicates across splits, and equal images within a split."""
     scaled = sum((Counter(record["scaled"]) for _, record in records), Counter())
-    bad = [(job.split, source.splits[job.split][i], why) for job, record in records for i, why in record["left_out"]]
-    left_out = [[split, sample.name, why.removeprefix(f"{_place(sample)}: ")] for split, sample, why in bad]
-    signatures, samples = {}, {}  # of the images that were kept
+    bad = [(job.split, source.splits[job.split][i], reason) for job, record in records for i, reason in record["left_out"]]
+    left_out = [[split, sample.name, reason.removeprefix(f"{_place(sample)}: ")] for split, sample, reason in bad]
+    signatures, samples = {}, {}  # by split, of the images that were kept
     for split in source.splits:
         parts = [(job, record) for job, record in records if job.split == split]
         signatures[split] = np.concatenate([np.load(job.signatures) for job, _ in parts])
@@ -102,24 +103,25 @@ def find(source: Source, records: Records, progress: bool) -> findings.Findings:
 
 
 def _place(sample: Sample) -> str:
-    """What a message calls an image."""
+    """Return what a message calls an image."""
     return sample.image if isinstance(sample.image, str) else sample.name
 
 
 def _near_duplicates(signatures: Signatures, samples: Samples, progress: bool) -> list[list]:
     compared = sum(len(signatures[split]) for split, _ in near_duplicates.pairs_of(list(signatures)))
     with pool.progress_bar("near-duplicates", compared, progress and compared > 0) as advance:
-        found = list(near_duplicates.find(signatures, advance))
-    return [[a.split, samples[a.split][a.position].name, a.of_split, samples[a.of_split][a.of_position].name, a.likeness] for a in found]
+        matches = list(near_duplicates.find(signatures, advance))
+    return [[a.split, samples[a.split][a.position].name, a.of_split, samples[a.of_split][a.of_position].name, a.likeness] for a in matches]
 
 
 def _equal(signatures: Signatures, samples: Samples) -> list[list]:
-    found = []
+    rows = []
     for split, of_split in samples.items():
         pairs = ((of_split[position], of_split[first]) for position, first in near_duplicates.equal(signatures[split]))
-        found += [[split, sample.name, first.name, sample.label == first.label] for sample, first in pairs]
-    return found
+        rows += [[split, sample.name, first.name, sample.label == first.label] for sample, first in pairs]
+    return rows
 
 
 def _kept(job: Job, record: dict[str, Any]) -> np.ndarray:
+    """Return the numbers, within their split, of the images of a shard that were not left out."""
     return np.setdiff1d(np.arange(job.start, job.stop), [number for number, _ in record["left_out"]])

@@ -1,7 +1,7 @@
-"""Tars that stay where they are as shards: what each holds, a link to it in the folder of the index, and which classes all of them have.
+"""Tars that stay where they are and serve as shards: what each of them holds, a link to it, and the classes that all of them have.
 
-A build reads each tar once and records a row for each image, as for shards that it writes (`writing`), and each sample's name
-and label. Once all are read, `images` says which images the source has, as if it had listed them.
+A build reads each tar once. It records a row for each image, as for shards that it writes itself (`writing`), and the name and label of
+each sample. Once all tars are read, `images` returns the source with the images in them, as if it had listed them.
 """
 
 from __future__ import annotations
@@ -25,38 +25,38 @@ from vitssl.data.sources.samples import Sample, Source, Tars
 from vitssl.reader import MOST_IMAGE_BYTES
 
 MOST_CLASSES = 1_000_000
-LONGEST_NAME = 200  # letters of a class's name
+LONGEST_NAME = 200  # characters of a class's name
 LARGEST_LABEL = 2**24  # bytes of a member that holds a label
 
 
 def writer(source: Source) -> Callable[[tuple[writing.Job, list[Sample]]], int]:
-    """What makes a shard of a source, given its job and its samples."""
+    """Return the function that makes a shard of ``source`` from the shard's job and samples."""
     return partial(_link, source) if isinstance(source, Tars) else writing.write
 
 
 def _link(source: Tars, task: tuple[writing.Job, list[Sample]]) -> int:
-    """Read one tar, link to it, and write the record of what it holds. Returns 1, the number of tars."""
+    """Read one tar, link to it, and write the record of what it holds. Return 1, the number of tars."""
     job, (tar,) = task
     reader = _Reader(source, str(tar.image), labelled=job.split != "unlabeled")
     reader.read()
     temporary = job.path.with_suffix(".tar")
-    temporary.unlink(missing_ok=True)  # of an interrupted build
+    temporary.unlink(missing_ok=True)  # left by an interrupted build
     temporary.symlink_to(reader.path)
     reader.written.finish(job, temporary, samples=reader.samples)
     return 1
 
 
 class _Reader:
-    """What was found in a tar so far."""
+    """A reader of one tar, with what it found so far."""
 
     def __init__(self, source: Tars, path: str, labelled: bool):
         self.source, self.path, self.labelled = source, path, labelled
         self.positions = {name: k for k, name in enumerate(source.classes)}
         self.written = writing.Written()
-        self.samples: list[tuple[str, str | None]] = []  # name and label of each; also of those that cannot be used
+        self.samples: list[tuple[str, str | None]] = []  # name and label of each sample, usable or not
 
     def read(self) -> None:
-        """Read the tar to its end, or as far as it is one."""
+        """Read the tar to its end, or up to where it is damaged, which is recorded as a sample that is left out."""
         try:
             with tars.open_tar(self.path) as stream:
                 for group in tars.groups(stream, self.path):
@@ -94,7 +94,7 @@ class _Reader:
         return writing.Stored(encoded, pixels, was)
 
     def _label(self, stream: BinaryIO, group: tars.Group) -> str:
-        """The class of a sample as its tar writes it."""
+        """Return the class of a sample as its tar writes it."""
         member, where = self.source.member, f"{group.where}.{self.source.member}"
         if member not in group.members:
             raise ConfigError(f"{group.where}: has no member {member} with its label, but {group.held}; label=... says which has")
@@ -106,6 +106,7 @@ class _Reader:
         return text
 
     def _label_problem(self, text: str) -> str | None:
+        """Return what is wrong with the text of a label, or None."""
         if not text or not text.isprintable() or len(text) > LONGEST_NAME:
             return f"expected a number or a name in a line, not {text[:50]!a}"
         if re.fullmatch(r"-[0-9]+", text):
@@ -118,12 +119,12 @@ class _Reader:
 
 
 def _image_ending(group: tars.Group, endings: tuple[str, ...]) -> str:
-    found = [ending for ending in group.members if ending in endings]
-    if not found:
+    image_endings = [ending for ending in group.members if ending in endings]
+    if not image_endings:
         raise ConfigError(f"{group.where}: has no image ({', '.join(endings)}), but {group.held}")
-    if len(found) > 1:
-        raise ConfigError(f"{group.where}: has several images, {' and '.join(sorted(found))}; image=... says which is meant")
-    return found[0]
+    if len(image_endings) > 1:
+        raise ConfigError(f"{group.where}: has several images, {' and '.join(sorted(image_endings))}; image=... says which is meant")
+    return image_endings[0]
 
 
 def _content(stream: BinaryIO, group: tars.Group, ending: str) -> bytes:
@@ -131,7 +132,7 @@ def _content(stream: BinaryIO, group: tars.Group, ending: str) -> bytes:
 
 
 def _text(content: bytes, field: tuple[str, ...], where: str) -> str:
-    """The text of a label, or of what stands in a field of JSON."""
+    """Return the text of a label, or of the ``field`` of JSON that holds it."""
     try:
         value = json.loads(content) if field else content.decode("utf-8-sig")
     except (ValueError, RecursionError) as error:
@@ -150,7 +151,7 @@ def _is_number(text: str) -> bool:
 
 
 def _position(text: str, positions: dict[str, int]) -> int | None:
-    """The position of a class that is given by name or number."""
+    """Return the position of a class that is given by its name or number, or None if there is no such class."""
     if text in positions:
         return positions[text]
     return int(text) if _is_number(text) and int(text) < len(positions) else None
@@ -160,17 +161,17 @@ def _position(text: str, positions: dict[str, int]) -> int | None:
 
 
 def images(source: Source, records: Records) -> tuple[Source, Records]:
-    """A source and the records of its shards as they are, but of tars that stay where they are: the images in them, with their classes.
+    """Return a source with the images in its tars and their classes, and its records to match; other sources and records as they are.
 
     Raises:
-        ConfigError: a class that does not occur in training; naming tar and member.
+        ConfigError: a class does not occur in training; the message names tar and member.
     """
     if not isinstance(source, Tars):
         return source, records
     classes, numbered = (source.classes, True) if source.classes else _classes(records)
     positions = {name: k for k, name in enumerate(classes)}
     splits: dict[str, list[Sample]] = {split: [] for split in source.splits}
-    found = []
+    numbered_records = []
     for job, record in records:
         samples, tar, start = splits[job.split], source.splits[job.split][job.start], len(splits[job.split])
         for name, text in record["samples"]:
@@ -179,12 +180,12 @@ def images(source: Source, records: Records) -> tuple[Source, Records]:
                 raise ConfigError(f"{tar.image}: {name}: class {text!r} of split {job.split!r} does not occur in the train split")
             place = f"{tar.name}: {name}" if name else tar.name
             samples.append(Sample(place, UNLABELLED if label is None else label, tar.image))
-        found.append((replace(job, start=start, stop=len(samples)), _numbered(record, samples[start:], start)))
-    return Source(source.name, classes, splits), found
+        numbered_records.append((replace(job, start=start, stop=len(samples)), _numbered(record, samples[start:], start)))
+    return Source(source.name, classes, splits), numbered_records
 
 
 def _classes(records: Records) -> tuple[list[str], bool]:
-    """The classes of the training tars, and whether they are numbers."""
+    """Return the classes of the training tars, and whether they are given as numbers."""
     labels = {text for job, record in records if job.split == "train" for _, text in record["samples"] if text is not None}
     if all(map(_is_number, labels)):
         return [str(k) for k in range(1 + max(map(int, labels), default=-1))], True
@@ -192,8 +193,8 @@ def _classes(records: Records) -> tuple[list[str], bool]:
 
 
 def _numbered(record: dict[str, Any], samples: list[Sample], start: int) -> dict[str, Any]:
-    """A tar's record with the labels of its images, and with its samples' numbers within the split."""
-    out = {number for number, _ in record["left_out"]}
-    kept = [sample.label for number, sample in enumerate(samples) if number not in out]
-    rows = [(offset, size, label, *rest) for (offset, size, _, *rest), label in zip(record["rows"], kept, strict=True)]
-    return record | {"rows": rows, "left_out": [(start + number, why) for number, why in record["left_out"]]}
+    """Return a tar's record with the labels of its images, and with its samples numbered within the split."""
+    left_out = {number for number, _ in record["left_out"]}
+    labels = [sample.label for number, sample in enumerate(samples) if number not in left_out]
+    rows = [(offset, size, label, *rest) for (offset, size, _, *rest), label in zip(record["rows"], labels, strict=True)]
+    return record | {"rows": rows, "left_out": [(start + number, reason) for number, reason in record["left_out"]]}

@@ -1,4 +1,4 @@
-"""Shards that are written: read again in full, and described for people."""
+"""Shards that are already written: a check that reads them in full, and a description for people."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from vitssl.data.loading import order
 from vitssl.files import hash_file
 from vitssl.words import counted, first_few
 
-MOST_NAMED, MOST_LISTED = 5, 12  # classes that a warning, or the table, lists
+MOST_NAMED, MOST_LISTED = 5, 12  # classes that a warning names, and that the table lists
 WITHOUT_TEST = (
     "warning: there is no split called test, which accuracy is measured on: hold out a share in another folder of shards (?test=0.2&seed=0 "
     "behind the source, where it is folder:, csv: or list:), or cross-validate (data.folds=5)"
@@ -27,7 +27,7 @@ WITHOUT_TEST = (
 
 
 def verify(folder: str | Path, *, workers: int | None = None, progress: bool = True) -> list[str]:
-    """Read every shard again; one line for each that is missing, truncated or altered, and each image that is undecodable.
+    """Read every shard again, and return a line for each that is missing, truncated or altered and for each image that cannot be decoded.
 
     Raises:
         ConfigError: there is no index, or it is damaged.
@@ -47,10 +47,11 @@ def verify(folder: str | Path, *, workers: int | None = None, progress: bool = T
 
 
 def _verify_shard(index: Index, number: int) -> list[str]:
+    """Return a line for each problem of one shard whose size is right; others are reported already."""
     shard = index.shards[number]
     path = index.folder / shard["name"]
     if not path.is_file() or path.stat().st_size != shard["bytes"]:
-        return []  # already reported
+        return []  # reported by `size_problems`
     problems = []
     if hash_file(path) != shard["sha256"]:
         problems.append(f"{path}: altered, its sha256 is not the index's; {REBUILD}")
@@ -64,12 +65,12 @@ def _verify_shard(index: Index, number: int) -> list[str]:
 
 
 def info(folder: str | Path) -> str:
-    """A table of what a folder of shards holds, for people."""
+    """Return a table of what a folder of shards holds, for people."""
     index = load_index(folder)
     counts = comparison(index)
-    held = [counted(len(index), "image"), counted(len(index.classes), "class", "classes"), counted(len(index.shards), "shard")]
+    totals = [counted(len(index), "image"), counted(len(index.classes), "class", "classes"), counted(len(index.shards), "shard")]
     lines = [
-        f"{index.name}: {', '.join(held)}",
+        f"{index.name}: {', '.join(totals)}",
         f"classes  {first_few(index.classes, MOST_LISTED)}",
         f"folder   {index.folder}",
         f"sha256   {index.sha256}",
@@ -88,17 +89,17 @@ def info(folder: str | Path) -> str:
 
 
 def _group_lines(index: Index) -> list[str]:
-    """How many groups each split has, and which two share some."""
+    """Return lines that say how many groups each split has, and which two splits share groups."""
     if index.group is None:
         return []
     groups = {split: set(index.group[index.where(split)].tolist()) for split in index.splits}
     shared = {(one, other): len(groups[one] & groups[other]) for one, other in combinations(groups, 2)}
-    told = [f"warning: {counted(n, 'group')} of {one} also in {other}" for (one, other), n in shared.items() if n]
-    return [f"groups   {', '.join(f'{len(of_split):,} in {split}' for split, of_split in groups.items())}", *told]
+    warnings = [f"warning: {counted(n, 'group')} of {one} also in {other}" for (one, other), n in shared.items() if n]
+    return [f"groups   {', '.join(f'{len(numbers):,} in {split}' for split, numbers in groups.items())}", *warnings]
 
 
 def _rare_line(index: Index) -> list[str]:
-    """Classes of which there is next to nothing to learn from."""
+    """Return a warning of classes with hardly any images to learn from, if there are such classes."""
     labels = index.label[index.where("train")]
     counts = np.bincount(labels[labels >= 0], minlength=len(index.classes))
     rare = [f"{name} {count}" for name, count in zip(index.classes, counts, strict=True) if count < 2]
@@ -108,7 +109,7 @@ def _rare_line(index: Index) -> list[str]:
 
 
 def _order_line(index: Index) -> list[str]:
-    """What keeps the images of a large training split from being read in the order of their shards."""
+    """Return a line if a large training split is sorted by class, so that its images cannot be read in the order of their shards."""
     train = index.where("train")
     if len(train) <= SHUFFLE_WINDOW or order.mixed(index, train):
         return []

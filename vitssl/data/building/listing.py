@@ -1,4 +1,4 @@
-"""What a source lists, without reading its images: whether shards hold it still, and what differs."""
+"""The listing of a source, made without reading its images: whether shards still hold what is listed, and what differs."""
 
 from __future__ import annotations
 
@@ -23,60 +23,60 @@ from vitssl.data.sources.samples import Sample, Source, Tars
 from vitssl.reader import open_regular
 from vitssl.words import counted, first_few
 
-FILE = "listing.csv.gz"  # beside index.json: what was listed when the shards were built, a line for each image
+FILE = "listing.csv.gz"  # beside index.json: the images that were listed when the shards were built, one a line
 SHOWN = 3  # names in a message
 
 Images = dict[tuple[str, str], tuple[str, str]]  # (split, name) -> (class, size)
 
 
 class Row(NamedTuple):
-    """One image as it was listed."""
+    """One image as a source listed it."""
 
     split: str
     name: str
     label: int  # position of its class, or -1
-    size: str  # of a file in bytes, of a tar also its time, of an array its shape and checksum
+    size: str  # of a file: its bytes; of a tar: also its time; of an array: its shape and checksum
     group: str = ""
 
 
 def rows(source: Source) -> list[Row]:
-    """What a source lists, in its order."""
+    """Return what a source lists, in its order."""
     size = _size_and_time if isinstance(source, Tars) else _size
     return [Row(split, sample.name, sample.label, size(sample), sample.group) for split, sample in source.samples()]
 
 
 def _size(sample: Sample) -> str:
-    """What tells, without decoding, that an image is not the one that it was."""
+    """Return what tells, without decoding, whether an image has changed."""
     if isinstance(sample.image, str):
         return str(os.path.getsize(sample.image)) if os.path.exists(sample.image) else "missing"
     return f"{sample.image.shape} {zlib.crc32(np.ascontiguousarray(sample.image))}"
 
 
 def _size_and_time(tar: Sample) -> str:
-    """Tars are a multiple of 10 kB long, so that one with other labels often has the same size."""
+    """Return the size and time of a tar. Sizes are multiples of 10 kB, so that a tar with other labels often has the same size."""
     return f"{_size(tar)} {os.path.getmtime(str(tar.image)):.0f}"
 
 
 def digest(listed: Iterable[Row], source: Source) -> str:
-    """Fingerprint of rows of a source: of splits, names, labels, sizes and, where there are some, groups."""
-    found = hashlib.sha256(json.dumps(source.head).encode())
+    """Return a fingerprint of rows of a source: of splits, names, labels, sizes and, if there are some, groups."""
+    sha256 = hashlib.sha256(json.dumps(source.head).encode())
     for row in listed:
-        found.update(os.fsencode("\0".join(map(str, row if row.group else row[:-1])) + "\n"))
-    return found.hexdigest()
+        sha256.update(os.fsencode("\0".join(map(str, row if row.group else row[:-1])) + "\n"))
+    return sha256.hexdigest()
 
 
 def fingerprint(source: str) -> str:
-    """What a source lists now: `Index.source` of the shards that are built from it.
+    """Return the fingerprint of what a source lists now; shards that are built from it have it as `Index.source`.
 
     Raises:
-        ConfigError: a source that cannot be opened; one line.
+        ConfigError: the source cannot be opened; the message is one line.
     """
     opened = open_source(source)
     return digest(rows(opened), opened)
 
 
 def write(path: Path, listed: Iterable[Row], classes: list[str]) -> None:
-    """Write rows, with the names of their classes; the same rows make the same bytes."""
+    """Write rows with the names of their classes, so that the same rows make the same bytes."""
     with (
         open(path, "wb") as stream,
         gzip.GzipFile("", "wb", compresslevel=3, fileobj=stream, mtime=0) as zipped,
@@ -92,20 +92,20 @@ def _class(row: Row, classes: list[str]) -> str:
 
 
 def of_images(folder: Path) -> dict[str, list[tuple[str, str]]]:
-    """Name and class of each image by split, in the order of the source; nothing where there is no listing, or one of tars.
+    """Return the name and class of each image by split, in the order of the source; nothing if there is no listing, or one of tars.
 
     Raises:
         ConfigError: the file is damaged.
     """
     images: dict[str, list[tuple[str, str]]] = {}
-    for split, name, of_class, _ in _read(folder / FILE) if (folder / FILE).exists() else ():
+    for split, name, class_name, _ in _read(folder / FILE) if (folder / FILE).exists() else ():
         if not name.endswith(".tar"):
-            images.setdefault(split, []).append((name, of_class))
+            images.setdefault(split, []).append((name, class_name))
     return images
 
 
 def _read(path: Path) -> list[list[str]]:
-    """What a build listed: split, name, class and size of each image.
+    """Read a listing: split, name, class and size of each image.
 
     Raises:
         ConfigError: the file is damaged.
@@ -120,8 +120,8 @@ def _read(path: Path) -> list[list[str]]:
                 raise EOFError("it is empty")
             return [[split, name, label, size] for split, name, label, size in table]
     except (OSError, EOFError, ValueError, zlib.error, csv.Error) as error:
-        why = getattr(error, "strerror", None) or error
-        reason = f"damaged ({why}), so that what differs from the source cannot be named; delete it, and the images are only counted"
+        detail = getattr(error, "strerror", None) or error
+        reason = f"damaged ({detail}), so that what differs from the source cannot be named; delete it, and the images are only counted"
         raise ConfigError(reason, place=str(path)) from None
 
 
@@ -129,17 +129,17 @@ def _read(path: Path) -> list[list[str]]:
 
 
 def difference(index: Index, listed: list[Row], source: Source) -> str:
-    """What is listed that shards were not built from, and the other way round, in words: counts and the first names."""
-    what, classes = ("tar", source.classes or index.classes) if isinstance(source, Tars) else ("image", source.classes)
-    before = index.classes
-    added, gone = [name for name in classes if name not in before], [name for name in before if name not in classes]
-    parts = [f"classes {how}: {first_few(names)}" for how, names in (("added", added), ("gone", gone)) if names]
+    """Say how what is listed differs from what the shards were built from, in counts and first names."""
+    unit, classes = ("tar", source.classes or index.classes) if isinstance(source, Tars) else ("image", source.classes)
+    old_classes = index.classes
+    added, gone = [name for name in classes if name not in old_classes], [name for name in old_classes if name not in classes]
+    parts = [f"classes {change}: {first_few(names)}" for change, names in (("added", added), ("gone", gone)) if names]
     path = index.folder / FILE
     now = {(row.split, row.name): (_class(row, classes), row.size) for row in listed}
-    parts += _files(what, _read(path), now) if path.exists() else _counts(index, listed)
+    parts += _files(unit, _read(path), now) if path.exists() else _counts(index, listed)
     grouped = " or in other groups" * any(row.group for row in listed)
-    same = f"the same {what}s in another order" + grouped + " or read with other options" * (what == "tar")
-    return "; ".join(filter(None, parts)) or same
+    fallback = f"the same {unit}s in another order" + grouped + " or read with other options" * (unit == "tar")
+    return "; ".join(filter(None, parts)) or fallback
 
 
 def _files(what: str, built: list[list[str]], now: Images) -> list[str]:
@@ -163,7 +163,7 @@ def _some(what: str, how: str, names: list[str]) -> str:
 
 
 def _counts(index: Index, listed: list[Row]) -> list[str]:
-    """What can be said of shards that do not know their images' names."""
+    """Return how many images the splits have instead of before, for shards without a listing of names."""
     before = {split: len(index.where(split)) for split in index.splits}
     now = Counter(row.split for row in listed)
     differing = [split for split in dict.fromkeys([*before, *now]) if before.get(split, 0) != now[split]]

@@ -1,14 +1,14 @@
-"""Images of one split that are near-duplicates of another split's: saved again, resized, cropped by a little; or equal to one of their own.
+"""Near-duplicates across splits (images that were saved again, resized or cropped by a little), and equal images within a split.
 
-A signature holds the low frequencies of an image, whatever its size: 8 x 8 of its brightness and 4 x 4 each of two colour differences,
-without its mean, weighted by the root of the frequency so that a horizon under a sky does not outweigh what stands on it, and
-normalised. The likeness of two images is the product of their signatures; a copy has 0.9 to 1.
+A signature holds the low frequencies of an image of any size: 8 x 8 of its brightness and 4 x 4 of each of two colour differences, without
+the mean. They are weighted by the root of the frequency, so that a horizon under a sky does not outweigh what stands on it, and
+normalised. The likeness of two images is the dot product of their signatures; a copy has 0.9 to 1.
 
-How alike other images are depends on the set: two photographs of birds have 0.5, two trousers of Fashion-MNIST 0.95. So an image's
-likeness to what is not its copy is taken from the set itself (its 20th nearest of 2,000 images), and a copy must come as close as its
-square: where others are near, only what is all but equal counts.
+How alike different images are depends on the set: two photographs of birds have 0.5, two trousers of Fashion-MNIST 0.95. So the distance
+(1 - likeness) of an image to others that are not its copies is taken from the set itself: from its 20th nearest of 2,000 images. The
+distance of a copy must be at most a quarter of the square of that distance: if other images are near, only what is all but equal counts.
 
-Shapes: N images, S side of a thumbnail, D numbers of a signature.
+Shapes: N images, S side of a thumbnail, D numbers of a signature, M images of a sample.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import numpy as np
 from PIL import Image
 from scipy.fft import dctn
 
-SIDE = 16  # pixels that an image is shrunk to
+SIDE = 16  # pixels of each side of the image that a signature is made from
 BRIGHTNESS, COLOURS = 8, 4  # frequencies kept in each direction
-LEAST = 0.9  # likeness of a near-duplicate, whatever the set
-EXACT = 1e-4  # what rounding makes of 1: an equal image is a near-duplicate in any set
+LEAST = 0.9  # least likeness of a near-duplicate, whatever the set
+EXACT = 1e-4  # what rounding takes from a likeness of 1: an equal image is a near-duplicate in any set
 SAMPLE, NEAREST = 2000, 20
-LEARNED = {"train", "unlabeled"}
-BLOCK = 1000, 8000  # images that are compared at once
+LEARNED = {"train", "unlabeled"}  # splits that are trained on together
+BLOCK = 1000, 8000  # images of a split, and of the other one, that are compared at once
 
 
 class NearDuplicate(NamedTuple):
@@ -41,12 +41,12 @@ class NearDuplicate(NamedTuple):
 
 
 def thumbnail(pixels: np.ndarray) -> np.ndarray:
-    """RGB pixels (H, W, 3) uint8 shrunk, or enlarged, to (S, S, 3)."""
+    """Shrink, or enlarge, RGB pixels (H, W, 3) uint8 to (S, S, 3)."""
     return np.asarray(Image.fromarray(pixels).resize((SIDE, SIDE), Image.Resampling.BILINEAR, reducing_gap=3.0))
 
 
 def signatures(thumbnails: list[np.ndarray]) -> np.ndarray:
-    """The signatures (N, D) float32 of thumbnails; zeros for an image of one colour."""
+    """Return the signatures (N, D) float32 of thumbnails; zeros for an image of one colour."""
     red, green, blue = np.array(thumbnails, dtype=np.float32).reshape(-1, SIDE, SIDE, 3).transpose(3, 0, 1, 2)
     brightness = 0.299 * red + 0.587 * green + 0.114 * blue
     parts = [_waves(brightness, BRIGHTNESS), _waves(red - brightness, COLOURS), _waves(blue - brightness, COLOURS)]
@@ -56,22 +56,23 @@ def signatures(thumbnails: list[np.ndarray]) -> np.ndarray:
 
 
 def _waves(values: np.ndarray, count: int) -> np.ndarray:
-    """The lowest frequencies of images (N, S, S), weighted: (N, count * count)."""
+    """Return the lowest frequencies of images (N, S, S), weighted: (N, count * count)."""
     frequency = np.arange(count)
     weights = np.hypot(frequency[:, None], frequency[None]) ** 0.5
     return (dctn(values, axes=(1, 2), norm="ortho")[:, :count, :count] * weights.astype(np.float32)).reshape(len(values), count**2)
 
 
 def pairs_of(splits: list[str]) -> list[tuple[str, str]]:
-    """Which splits are compared, the one that is held out first: all but train and unlabeled, which are trained on together."""
+    """Return the pairs of splits to compare, held-out ones first: all but train and unlabeled, which are trained on together."""
     ordered = sorted(splits, key=lambda split: split not in LEARNED)
     return [(held_out, other) for other, held_out in combinations(ordered, 2) if {other, held_out} != LEARNED]
 
 
 def find(by_split: dict[str, np.ndarray], advance: Callable[[int], None] = lambda count: None) -> Iterator[NearDuplicate]:
-    """The near-duplicates across splits, given their images' signatures (N, D): of every image the one it is most like in each other split.
+    """Yield the near-duplicates across splits: for every image the one in each other split that it is most like, if they are alike enough.
 
     Args:
+        by_split: the signatures (N, D) of each split's images.
         advance: called with the number of images that were compared since the last call.
     """
     for split, of_split in pairs_of(list(by_split)):
@@ -86,16 +87,16 @@ def find(by_split: dict[str, np.ndarray], advance: Callable[[int], None] = lambd
 
 
 def equal(signatures_ND: np.ndarray) -> Iterator[tuple[int, int]]:
-    """Positions of images that are equal to an earlier one of their split, each with that of the first such; of one colour none is."""
-    first: dict[bytes, int] = {}
-    for position, signature in enumerate(np.round(signatures_ND, 3) + 0.0):  # -0.0 is 0.0
-        before = first.setdefault(signature.tobytes(), position)
-        if before != position and signature.any():
-            yield position, before
+    """Yield (position, position of the first equal image) of each image that equals an earlier one; images of one colour are left out."""
+    first_positions: dict[bytes, int] = {}
+    for position, signature in enumerate(np.round(signatures_ND, 3) + 0.0):  # makes 0.0 of -0.0, which has other bytes
+        earlier = first_positions.setdefault(signature.tobytes(), position)
+        if earlier != position and signature.any():
+            yield position, earlier
 
 
 def _nearest(images: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Position and likeness of what each of the images (B, D) is most like."""
+    """Return the position and the likeness of the image among ``others`` that each of ``images`` (B, D) is most like."""
     nearest, likeness = np.zeros(len(images), dtype=np.int64), np.full(len(images), -1, dtype=np.float32)
     for start in range(0, len(others), BLOCK[1]):
         products = images @ others[start : start + BLOCK[1]].T
@@ -107,7 +108,7 @@ def _nearest(images: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.nda
 
 
 def _threshold(products: np.ndarray) -> np.ndarray:
-    """The least likeness of a near-duplicate (B,), by the images' likeness (B, S) to a sample of those that they are compared with."""
+    """Return the least likeness (B,) of a near-duplicate, given the likeness (B, M) of images to a sample of the other split."""
     rank = min(NEAREST, (products.shape[1] + 1) // 2)
-    others = np.partition(products, -rank, axis=1)[:, -rank]
-    return 1 - np.clip((1 - others) ** 2 / 4, EXACT, 1 - LEAST)
+    likeness_of_others = np.partition(products, -rank, axis=1)[:, -rank]
+    return 1 - np.clip((1 - likeness_of_others) ** 2 / 4, EXACT, 1 - LEAST)

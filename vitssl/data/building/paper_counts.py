@@ -1,8 +1,7 @@
-"""How many classes and images the papers' data sets have, as printed, to compare shards with.
+"""The numbers of classes and images of the papers' data sets as printed, to compare shards with.
 
-A folder of shards is compared where its name, except for case and punctuation, is one of `PRINTED`: `shards/cifar10`.
-Where several publications print different things of a set, each is listed; what the papers leave out is taken from
-the set's own paper or page.
+A folder of shards is compared if its name is one of `PRINTED`, whatever its case and punctuation: `shards/cifar10`. If several
+publications print different numbers for a set, each is listed. What the papers leave out is taken from the set's own paper or page.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ PRINTED: dict[str, dict[str, dict[str, int]]] = {
 
 
 def comparison(index: Index) -> str | None:
-    """One line: whether shards have the counts that were printed, or what differs; None where the folder names no such set."""
+    """Say in one line whether shards have the printed numbers or what differs; None if the folder is not named after such a set."""
     printed = _printed(index.folder)
     if printed is None:
         return None
@@ -77,7 +76,7 @@ def comparison(index: Index) -> str | None:
 
 
 def expected(folder: str | Path) -> Index | None:
-    """What shards that are not built yet will hold by the printed counts, with classes of equal size; None for other folders."""
+    """Return the index that shards not built yet will have by the printed numbers, with classes of equal size; None for other folders."""
     printed = _printed(folder)
     if printed is None:
         return None
@@ -90,6 +89,7 @@ def expected(folder: str | Path) -> Index | None:
 
 
 def _printed(folder: str | Path) -> dict[str, dict[str, int]] | None:
+    """Return what is printed of the set that a folder is named after, or None."""
     named = {_bare(name): printed for name, printed in PRINTED.items()}
     return named.get(_bare(os.path.basename(os.path.abspath(folder))))  # a symbolic link goes by its name, not its target's
 

@@ -1,6 +1,6 @@
-"""The members of a tar that anybody may have written, by sample, as webdataset groups them: by the name up to the first dot.
+"""The samples of a tar that anybody may have written: members grouped, as by webdataset, by their name up to the first dot.
 
-Nothing is unpacked. What is no regular file is left out, as webdataset does.
+Nothing is unpacked. Members that are not regular files are left out, as by webdataset.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import BinaryIO, NamedTuple
 
 from vitssl.config import ConfigError
 
-LONGEST = 300  # letters of a name in a message
+LONGEST = 300  # characters of a name in a message
 COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
-META = re.compile(r"__[^/]*__(?:$|/)")  # what webdataset keeps for itself
+META = re.compile(r"__[^/]*__(?:$|/)")  # names that webdataset keeps for itself
 # what tarfile raises on damaged or hostile headers
 _BROKEN = (tarfile.TarError, OSError, ValueError, OverflowError, EOFError, IndexError, RecursionError)
 
@@ -27,22 +27,22 @@ class Group(NamedTuple):
     """The members of one sample."""
 
     where: str  # tar and key, for messages
-    key: str  # as it may be shown
+    key: str  # in a form that is safe to print
     members: dict[str, tarfile.TarInfo]  # by ending, in lower case and without the first dot: jpg, cls, input.png
-    problem: str | None  # why it cannot be used
+    problem: str | None  # why the sample cannot be used, or None
 
     @property
     def held(self) -> str:
-        """The first of its members, for messages."""
+        """The endings of its first members, for messages."""
         return ", ".join(map(shown, islice(self.members, 5))) + ", ..." * (len(self.members) > 5)
 
 
 @contextlib.contextmanager
 def open_tar(path: str) -> Iterator[BinaryIO]:
-    """A tar, open for reading.
+    """Open a tar for reading.
 
     Raises:
-        ConfigError: it cannot be read, there or in what is done with it, or is compressed.
+        ConfigError: the tar is compressed, or cannot be read, here or in the body of the `with` statement.
     """
     try:
         with open(path, "rb") as stream:
@@ -56,17 +56,17 @@ def open_tar(path: str) -> Iterator[BinaryIO]:
 
 
 def groups(stream: BinaryIO, path: str) -> Iterator[Group]:
-    """The samples of an open tar, in its order.
+    """Yield the samples of an open tar, in its order.
 
     Raises:
-        ConfigError: where it is not a tar, or damaged from there on, or at its end, where more follows; the samples before were given, but
-            for the one that it breaks off in.
+        ConfigError: the file is not a tar, is damaged from some point on, or has more data behind its end. The samples before that point
+            are yielded first, except the one that it interrupts.
     """
     seen: set[str] = set()
-    named = ((*split, member) for member in _members(stream, path) if (split := _key_and_ending(member.name)))
-    for key, found in groupby(named, key=lambda entry: entry[0]):
-        endings = [(ending, member) for _, ending, member in found]
-        members = dict(reversed(endings))  # of several of a name the first
+    keyed = ((*split, member) for member in _members(stream, path) if (split := _key_and_ending(member.name)))
+    for key, entries in groupby(keyed, key=lambda entry: entry[0]):
+        endings = [(ending, member) for _, ending, member in entries]
+        members = dict(reversed(endings))  # of several with one ending the first
         yield Group(f"{path}: {shown(key)}", shown(key), members, _problem(key, endings, seen))
         seen.add(key)
     _refuse_more(stream, path)
@@ -79,6 +79,7 @@ def _key_and_ending(name: str) -> tuple[str, str] | None:
 
 
 def _problem(key: str, endings: list[tuple[str, tarfile.TarInfo]], seen: set[str]) -> str | None:
+    """Return why a sample of a tar cannot be used, or None."""
     if key.startswith("/") or ".." in key.split("/"):
         return "its name leads out of the folder that the tar is unpacked into"
     if key in seen:
@@ -91,39 +92,39 @@ def _problem(key: str, endings: list[tuple[str, tarfile.TarInfo]], seen: set[str
 
 
 def _members(stream: BinaryIO, path: str) -> Iterator[tarfile.TarInfo]:
-    """The regular files of a tar."""
-    last, end, length = "", -1, os.fstat(stream.fileno()).st_size
+    """Yield the regular files of a tar."""
+    last_name, last_offset, length = "", -1, os.fstat(stream.fileno()).st_size
     try:
         with tarfile.open(fileobj=stream, mode="r:") as tar:
             for member in tar:
                 whole = not member.isreg() or member.issparse() or 0 <= member.size <= length - member.offset_data
-                if not whole or member.offset <= end:
+                if not whole or member.offset <= last_offset:
                     raise tarfile.ReadError(f"{shown(member.name)} is not all there")
-                end, last = member.offset, member.name
+                last_offset, last_name = member.offset, member.name
                 if member.isreg():
                     yield member
             stream.seek(tar.offset)
             if stream.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
                 raise tarfile.ReadError("it does not end as a tar does")
     except _BROKEN as error:
-        what = f"is cut short or damaged after {shown(last)}" if last else "is not a tar, or damaged at its beginning"
-        raise ConfigError(f"{path}: {what} ({' '.join(str(error).split())})") from None
+        problem = f"is cut short or damaged after {shown(last_name)}" if last_name else "is not a tar, or damaged at its beginning"
+        raise ConfigError(f"{path}: {problem} ({' '.join(str(error).split())})") from None
 
 
 def _refuse_more(stream: BinaryIO, path: str) -> None:
-    """Refuse a tar behind which another one was put: who reads it, webdataset too, stops at the end of the first.
+    """Refuse a tar with another tar put behind it: whoever reads it, including webdataset, stops at the end of the first.
 
     Raises:
-        ConfigError: not all that is left are zeros, with which tars are filled up.
+        ConfigError: what is left is not all zeros, which tars are filled up with.
     """
     left = os.fstat(stream.fileno()).st_size - stream.tell()
     while block := stream.read(2**20):
         if block.strip(tarfile.NUL):
-            what = f"{left:,} bytes that follow its end are not read, as of tars that were put one behind the other with cat"
-            raise ConfigError(f"{path}: {what}; name those tars instead, or join them with `tar --concatenate`")
+            reason = f"{left:,} bytes that follow its end are not read, as of tars that were put one behind the other with cat"
+            raise ConfigError(f"{path}: {reason}; name those tars instead, or join them with `tar --concatenate`")
 
 
 def shown(name: str) -> str:
-    """A name from a tar in one line that does nothing to a terminal."""
+    """Return a name from a tar in one line that does nothing to a terminal."""
     name = name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
     return name if name.isprintable() else ascii(name)[1:-1]

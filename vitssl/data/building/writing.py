@@ -1,4 +1,4 @@
-"""One shard of a build: its samples written as a tar, and a record of what it holds, from which the index is made."""
+"""One shard of a build: its samples written as a tar, and a record of what the tar holds, from which the index is made."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Job:
-    """One shard: samples ``start`` to ``stop`` of a split."""
+    """One shard: samples ``start`` up to, but not including, ``stop`` of a split."""
 
     folder: Path
     split: str
     number: int
     start: int
     stop: int
-    listing: str  # `listing.digest` of its rows
+    listing: str  # `listing.digest` of the shard's rows
 
     @property
     def tar(self) -> Path:
@@ -57,7 +57,7 @@ class Job:
         return self.path.with_suffix(".npy")
 
     def record(self) -> dict[str, Any]:
-        """What was written: the shard as the index has it (None where no image could be used), a row for each image, and what was found.
+        """Return what was written: the shard as the index has it (None if no image was usable), a row for each image, and what was found.
 
         Raises:
             ValueError: the record, or the signatures of its images, are not as they were written.
@@ -69,7 +69,7 @@ class Job:
         return record
 
     def finished(self, skip_bad: bool) -> bool:
-        """Whether it was written from what is listed now, with every image unless bad ones may be left out."""
+        """Whether the shard was written from what is listed now, with every image unless ``skip_bad`` lets bad ones be left out."""
         if not (self.path.exists() and self.signatures.exists()):
             return False
         try:
@@ -85,45 +85,45 @@ class Job:
 
 
 def mixed(source: Source, listed: list[listing.Row]) -> tuple[Source, list[listing.Row]]:
-    """A source and its rows with the images of large splits in random order, always the same.
+    """Return a source and its rows with the images of large splits in random order, which is always the same.
 
     Sources list their images class by class. Shards in that order could not be read one after the other in training (`loading.order`).
     """
-    splits, rows, first = dict(source.splits), [], 0
+    splits, rows, offset = dict(source.splits), [], 0
     for split, samples in source.splits.items():
-        of_split, first = listed[first : first + len(samples)], first + len(samples)
+        split_rows, offset = listed[offset : offset + len(samples)], offset + len(samples)
         if len(samples) > SHUFFLE_WINDOW and not isinstance(source, Tars):
-            places = order(len(samples))
-            splits[split], of_split = InOrder(samples, places), [of_split[i] for i in places]
-        rows += of_split
+            permutation = order(len(samples))
+            splits[split], split_rows = InOrder(samples, permutation), [split_rows[i] for i in permutation]
+        rows += split_rows
     return replace(source, splits=splits), rows
 
 
 def order(images: int) -> np.ndarray:
-    """Where in its listing a split of so many images has the first image of its shards, the second and so on."""
+    """Return the positions in the listing of a split with ``images`` images, in the order in which its shards hold them."""
     if images <= SHUFFLE_WINDOW:
         return np.arange(images)
     return np.random.default_rng([*b"shards"]).permutation(images)
 
 
 def jobs(source: Source, listed: list[listing.Row], folder: Path, images_per_shard: int) -> Iterator[Job]:
-    """The shards of a source that lists these rows; of tars that stay where they are each is one."""
+    """Yield the shards of a source whose rows are ``listed``; each tar that stays where it is is one shard."""
     if isinstance(source, Tars):
         images_per_shard = 1
-    first = 0
+    offset = 0
     for split, samples in source.splits.items():
         for number, start in enumerate(range(0, len(samples), images_per_shard)):
             stop = min(start + images_per_shard, len(samples))
-            yield Job(folder, split, number, start, stop, listing.digest(listed[first + start : first + stop], source))
-        first += len(samples)
+            yield Job(folder, split, number, start, stop, listing.digest(listed[offset + start : offset + stop], source))
+        offset += len(samples)
 
 
 def write(task: tuple[Job, list[Sample]]) -> int:
-    """Write one tar and, when it is in place, the record of what it holds. Returns the number of samples.
+    """Write one tar and, when it is in place, the record of what it holds. Return the number of samples.
 
-    What cannot be read or decoded is left out and recorded.
+    Images that cannot be read or decoded are left out and recorded.
     """
-    from webdataset import TarWriter  # torch comes with it, which those who only list shards do without
+    from webdataset import TarWriter  # imports torch, which commands that only list shards do without
 
     job, samples = task
     written = Written()
@@ -139,39 +139,40 @@ def write(task: tuple[Job, list[Sample]]) -> int:
 
 
 class Written:
-    """What the tar of a shard holds so far."""
+    """The contents of a shard's tar so far."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[int, ...]] = []
         self.totals = np.zeros((3, 3), dtype=object)
         self.thumbnails: list[np.ndarray] = []
         self.scaled: Counter[str] = Counter()
-        self.left_out: list[tuple[int, str]] = []  # number within the split, and why
+        self.left_out: list[tuple[int, str]] = []  # number within the split, and the reason
 
     def add(self, tar: TarWriter, number: int, sample: Sample) -> None:
+        """Write a sample into the tar and count it in, or leave it out if its image cannot be used."""
         try:
             image = stored(sample)
         except ConfigError as error:
             self.left_out.append((number, str(error)))
             return
-        offset = tar.tarstream.offset + tarfile.BLOCKSIZE  # behind the header of the image, which comes first
+        offset = tar.tarstream.offset + tarfile.BLOCKSIZE  # the image is the first member, behind its header
         tar.write({"__key__": f"{number:08d}", decode.extension(image.encoded): image.encoded})
         tar.write({"__key__": f"{number:08d}", "cls": str(sample.label).encode()})
         self.keep(offset, sample.label, image)
 
     def keep(self, offset: int, label: int, image: Stored) -> None:
-        """Count in an image that lies in the tar."""
+        """Add an image that lies in the tar to the counts."""
         self.rows.append((offset, len(image.encoded), label, *image.pixels.shape[:2], zlib.crc32(image.encoded)))
         self.totals += _totals(image.pixels)
         self.thumbnails.append(thumbnail(image.pixels))
         self.scaled.update([image.was] if image.was else [])
 
     def finish(self, job: Job, temporary: Path, **more: Any) -> None:
-        """Move the tar, or a link to it, into its place, and then write the record of what it holds; of no images there is no tar.
+        """Move the tar, or a link to it, into its place and then write the record of what it holds. Without any images there is no tar.
 
-        The signatures come first: a tar whose name is not in the folder of the unfinished build is somebody else's.
+        The signatures come first: a tar whose name is not in the folder of the unfinished build counts as somebody else's.
         """
-        job.path.unlink(missing_ok=True)  # of other images
+        job.path.unlink(missing_ok=True)  # it may be of other images
         thumbnails, shard = io.BytesIO(), None
         np.save(thumbnails, signatures(self.thumbnails))
         write_atomically(job.signatures, thumbnails.getbuffer())
@@ -191,14 +192,14 @@ class Stored(NamedTuple):
 
     encoded: bytes
     pixels: np.ndarray  # RGB (H, W, 3) uint8
-    was: str | None  # what it was scaled from
+    was: str | None  # what it was scaled from, in words, or None
 
 
 def stored(sample: Sample) -> Stored:
-    """What a shard holds of a sample: the file's own bytes, or a PNG of an array and of a file that `decode` would read otherwise.
+    """Return what a shard holds of a sample: a file's own bytes, or a PNG of an array or of a file that `decode` would read differently.
 
     Raises:
-        ConfigError: naming the image, where it cannot be read or used.
+        ConfigError: the image cannot be read or used; the message names it.
     """
     if not isinstance(sample.image, str):
         levels = depth.to_levels(sample.image, sample.name)
@@ -215,7 +216,7 @@ def stored(sample: Sample) -> Stored:
 
 
 def _totals(pixels: np.ndarray) -> np.ndarray:
-    """(number, sum, sum of squares) x RGB, in exact integers, so that the order of adding does not matter."""
+    """Return (number, sum, sum of squares) x RGB, in exact integers, so that the order of adding does not matter."""
     flat = pixels.reshape(-1, 3)
     levels = np.arange(256, dtype=np.int64)
     counts = np.stack([np.bincount(flat[:, c], minlength=256) for c in range(3)], axis=1)

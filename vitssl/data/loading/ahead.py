@@ -1,7 +1,7 @@
-"""Shards read ahead in large pieces, one after the other, before the images in them are asked for.
+"""Shards read ahead in large pieces, one after the other, before their images are asked for.
 
-Disks and file systems on a network serve a few large requests in order many times faster than one for each image. What was read stays
-in the page cache of the node, which is the memory that all decoding processes of all ranks share.
+Disks and network file systems serve a few large requests in order many times faster than one request for each image. What was read stays
+in the page cache of the node, which the decoding processes of all ranks share.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from vitssl.data.loading.order import LANES, needed
 from vitssl.data.loading.prefetch import prefetch
 
 BLOCK = 4 << 20  # bytes of one request
-SLICES = 8  # of batches, each of one rank, by which reading is ahead
-OPEN_SHARDS = 256  # per process; a usual limit is 1,024 open files
+SLICES = 8  # slices of batches (each of one rank) that reading is ahead by
+OPEN_SHARDS = 256  # per process; the usual limit is 1,024 open files
 
 
 class _Shard:
@@ -32,33 +32,33 @@ class _Shard:
 
 
 @lru_cache(OPEN_SHARDS)
-def _opened(path: str, sha256: str) -> _Shard:  # with another content it is another shard
+def _opened(path: str, sha256: str) -> _Shard:  # the sha256 tells shards of one path apart
     return _Shard(path)
 
 
 def open_shard(index: Index, number: int) -> _Shard:
-    """A shard, opened; of a process the last ones that were used stay open, for all loaders together."""
+    """Return a shard, opened. The shards that a process used last stay open, for all its loaders together."""
     shard = index.shards[number]
     return _opened(str(index.folder / shard["name"]), shard["sha256"])
 
 
 class Ahead:
-    """Reads the blocks of shards that images lie in, each once while images of it may come.
+    """A reader of the blocks of shards that images lie in, which reads each block once while images of it may still come.
 
     Args:
         positions: of all images that may come, rising.
-        window: of how many images of their shards those are that may come next.
+        window: the next image may be any of this many images, in the order of their shards.
     """
 
     def __init__(self, index: Index, positions: np.ndarray, window: int):
-        shards = [shard for shard, wanted in zip(index.shards, needed(index, positions), strict=True) if wanted]
+        shards = [shard for shard, is_needed in zip(index.shards, needed(index, positions), strict=True) if is_needed]
         per_image = sum(shard["bytes"] for shard in shards) / max(1, sum(shard["images"] for shard in shards))
-        # each lane of the window begins and ends within a block; twice as many, so that none is forgotten early
+        # each lane of the window begins and ends within a block; doubled, so that no block is forgotten early
         self._remembered = 2 * (int(window * per_image) // BLOCK + 2 * LANES)
         self.index = index
 
     def read(self, positions: Callable[[], Iterator[np.ndarray]]) -> Generator[np.ndarray, None, None]:
-        """The same positions, each array given out when what it needs was read. A thread works ahead until the generator is closed."""
+        """Yield the arrays of ``positions``, each once its blocks have been read. A thread works ahead until the generator is closed."""
         with contextlib.closing(prefetch(self._reading(positions()), SLICES)) as ahead:
             yield from ahead
 
@@ -70,11 +70,11 @@ class Ahead:
             yield chosen
 
     def _blocks(self, positions: np.ndarray) -> list[tuple[int, int]]:
-        """(number of the shard, number of the block of BLOCK bytes) of all blocks in which images at ``positions`` begin or end."""
+        """Return (number of the shard, number of the block of BLOCK bytes) of all blocks in which images at ``positions`` begin or end."""
         start, shard = self.index.offset[positions], self.index.shard[positions]
         ends = (start // BLOCK, (start + self.index.size[positions] - 1) // BLOCK)
         return sorted({pair for end in ends for pair in zip(shard.tolist(), end.tolist(), strict=True)})
 
     def _read(self, buffer: bytearray, shard: int, block: int) -> None:
-        with contextlib.suppress(OSError):  # decoding asks for the same bytes, and says which image it is that cannot be read
+        with contextlib.suppress(OSError):  # decoding reads the same bytes, and names the image that cannot be read
             os.preadv(open_shard(self.index, shard).descriptor, [buffer], block * BLOCK)

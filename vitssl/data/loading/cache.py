@@ -1,14 +1,14 @@
-"""Every image of a data set decoded once, into one file on the node that all its jobs of a user map into memory.
+"""The cache: every image of a data set decoded once, into one file on the node that all jobs of a user map into memory.
 
-The file is named by what its pixels follow from (`mark_of`), and holds the pixels of all images one after the other,
-channels first; shapes and offsets follow from the index. Behind them is a mark of what they are of, written last: it tells a whole file
-from a build that was killed and from another set's. It is no checksum of the pixels, which would be read whole at each start of each job,
-tens of seconds for a large set: what they are made of is checked by its sha256 as they are written, and nobody else can change them then.
-Next to it is a lock file: the process that builds holds it exclusively, those that read share it, and a cache whose lock nobody holds
-may be evicted.
+The file is named after what determines its pixels (`mark_of`). It holds the pixels of all images one after the other, channels first;
+shapes and offsets follow from the index. Behind them is the mark, written last, which tells a complete file from one that a killed build
+left and from one of another set. The mark is no checksum of the pixels: that would mean to read the whole file at each start of each job,
+tens of seconds for a large set. Instead, the sha256 of the shards is checked as the pixels are written, and nobody else can change them
+afterwards. Next to the file is a lock file. The process that builds holds it exclusively and those that read share it. A cache whose lock
+nobody holds may be evicted.
 
-It is all in a folder of this user alone: others of the node, who may write in the same temporary folder, can neither read nor plant
-anything. A file is opened only if it is this user's, whatever folder lies there by then.
+All this is in a folder of this user alone. Other users of the node, who may be able to write to the same temporary folder, can neither read
+nor plant anything. A file is opened only if it belongs to this user, whatever folder is at that path by then.
 
 Shapes: N images of the index.
 """
@@ -40,15 +40,15 @@ from vitssl.data.pixels.decode import resize, resized_sizes
 from vitssl.data.pixels.layout import clear_padding, offsets, places, shape_of
 from vitssl.files import flock, hash_file, of_this_user, open_lock
 
-FOLDER_BUDGET = 4  # times data.cache_gb: what the caches of a folder may take together before old ones are evicted
-POOL_FROM = 4000  # images; fewer are decoded faster than processes start
+FOLDER_BUDGET = 4  # times data.cache_gb: what the caches of a folder may take up together before old ones are evicted
+POOL_FROM = 4000  # images; fewer are decoded in less time than processes take to start
 
 
 MARK_BYTES = 32
 
 
 class Cache:
-    """Decoded images, read-only; in use, and so safe from eviction, until it is closed or garbage-collected."""
+    """Decoded images, read-only. A cache is in use, and so safe from eviction, until it is closed or garbage-collected."""
 
     def __init__(self, stream: IO, lock: IO, sizes_N2: np.ndarray):
         self.sizes_N2 = sizes_N2
@@ -59,13 +59,13 @@ class Cache:
 
     @cached_property
     def images_NCHW(self) -> np.ndarray | None:
-        """All images as one array, where they have one size."""
+        """All images as one array, or None if they differ in size."""
         if (self.sizes_N2 != self.sizes_N2[0]).any():
             return None
         return self._bytes.reshape(len(self.sizes_N2), 3, *self.sizes_N2[0])
 
     def read(self, positions: np.ndarray, out: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Images uint8 in the shape of `layout.shape_of`, zero on the right and below where they are padded, and their sizes (B, 2).
+        """Return images uint8 in the shape of `layout.shape_of`, zero on the right and below if they are padded, and their sizes (B, 2).
 
         Args:
             out: flat uint8 memory to write into, large enough for that shape.
@@ -74,7 +74,7 @@ class Cache:
         shape = shape_of(sizes_B2)
         pixels = np.empty(shape, np.uint8) if out is None else out[: math.prod(shape)].reshape(shape)
         if self.images_NCHW is not None:
-            # "clip" because "raise" goes through a second buffer; the positions are from the index.
+            # "clip", since "raise" goes through a second buffer; positions from the index are never out of range.
             np.take(self.images_NCHW, positions, axis=0, out=pixels, mode="clip")
             return pixels, sizes_B2
         clear_padding(pixels, sizes_B2)
@@ -84,18 +84,18 @@ class Cache:
 
 
 def decoded_bytes(index: Index, data: Data) -> int:
-    """Size of the decoded data set, all splits, after resizing to `data.cache_px`."""
+    """Return the size of the decoded data set, all splits, after resizing to `data.cache_px`."""
     return int(offsets(resized_sizes(index.sizes_N2, data.cache_px))[-1])
 
 
 def folder_of(data: Data) -> Path:
-    """A folder of this user in `data.cache_dir`, else $VITSSL_CACHE_DIR, else $TMPDIR."""
+    """Return this user's folder in `data.cache_dir`, else in $VITSSL_CACHE_DIR, else in $TMPDIR."""
     named = data.cache_dir or os.environ.get("VITSSL_CACHE_DIR") or tempfile.gettempdir()
     return Path(named) / of_this_user()
 
 
 def private_folder(data: Data) -> Path:
-    """`folder_of`, made where it is missing, for files that are trusted because this user wrote them.
+    """Return `folder_of`, made if it is missing, for files that are trusted because this user wrote them.
 
     Raises:
         ConfigError: it cannot be made, or others may write to it.
@@ -106,51 +106,53 @@ def private_folder(data: Data) -> Path:
 
 
 def _make_private(folder: Path) -> None:
-    """Create the folder; one that is there must be this user's, and nobody else's to write. From then on nobody else can enter it: who can
-    read a lock can also hold it.
+    """Create the folder, or check that it is this user's and that nobody else may write to it. From then on nobody else can enter it.
+
+    Others must not even read it, since whoever can read a lock file can also hold the lock.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: the folder cannot be created, or others may write to it.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError as error:
         raise ConfigError(f"cannot write in {folder} ({error.strerror}); name another folder", "data.cache_dir") from None
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         reason = f"{folder} is not a folder that this user alone can write to, so what is in it is not trusted"
         raise ConfigError(f"{reason}; delete it, or name another place", "data.cache_dir")
     folder.chmod(0o700)
 
 
 def _open_own(path: Path, flags: int, mode: str) -> IO:
-    """A file of this user's. Where others may rename the folder around it, this holds for what is opened, whatever was looked at before.
+    """Open a file of this user. The opened file itself is checked, in case others rename the folder around it.
 
     Raises:
-        ConfigError: it is somebody else's, or none.
+        ConfigError: the file is somebody else's, a folder or a link.
+        FileNotFoundError: there is none.
     """
     try:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
-        found = os.fstat(descriptor)
-        if not stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid():
+        status = os.fstat(descriptor)
+        if not stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid():
             return open(descriptor, mode)
         os.close(descriptor)
-        why = "a folder" if stat.S_ISDIR(found.st_mode) else "another user's"
+        reason = "a folder" if stat.S_ISDIR(status.st_mode) else "another user's"
     except FileNotFoundError:
         raise
     except OSError as error:  # a link
-        why = str(error.strerror)
-    raise ConfigError(f"{path} is not a file of the cache ({why}); delete it", "data.cache_dir")
+        reason = str(error.strerror)
+    raise ConfigError(f"{path} is not a file of the cache ({reason}); delete it", "data.cache_dir")
 
 
 def open_cache(index: Index, data: Data, *, progress: bool = True) -> Cache:
-    """The cache of a data set, built first where it is missing or not of these images.
+    """Open the cache of a data set; build it first if it is missing or not of these images.
 
     Of several processes one builds and the others wait. Old caches of the folder are evicted to make room.
 
     Raises:
-        ConfigError: a shard whose bytes are not those that were written, naming it; no room or no permission to write; a folder that
-            others may write to.
+        ConfigError: a shard's bytes are not those that were written (the message names it), there is no room or no permission to write, or
+            others may write to the folder.
     """
     folder = private_folder(data)
     sizes_N2, mark = resized_sizes(index.sizes_N2, data.cache_px), mark_of(index, data)
@@ -161,11 +163,11 @@ def open_cache(index: Index, data: Data, *, progress: bool = True) -> Cache:
             flock(lock, fcntl.LOCK_SH)
             if stream := _valid(path, sizes_N2, mark):
                 os.utime(stream.fileno())
-                stack.pop_all()  # the lock is the cache's from here on
+                stack.pop_all()  # from here on the cache closes the lock
                 return Cache(stream, lock, sizes_N2)
             if not _promoted(lock):
                 continue
-            # Another process may have built it between the two locks, or evict it before the next.
+            # Another process may have built it between the two locks, or may evict it before the next one.
             if stream := _valid(path, sizes_N2, mark):
                 stream.close()
             else:
@@ -174,8 +176,10 @@ def open_cache(index: Index, data: Data, *, progress: bool = True) -> Cache:
 
 
 def mark_of(index: Index, data: Data) -> bytes:
-    """sha256 of what the pixels follow from: the shards' own sha256, which the build checks, and where the images lie in them. Not
-    `index.sha256`, which an index that somebody wrote anew may take from another set."""
+    """Return the sha256 of what determines the pixels: the shards' own sha256, which the build checks, and where their images lie.
+
+    It is not made from `index.sha256`, which an index that somebody wrote anew may take from another set.
+    """
     digest = hashlib.sha256(f"{[shard['sha256'] for shard in index.shards]} {data.cache_px}".encode())
     for column in (index.shard, index.offset, index.size, index.height, index.width):
         digest.update(np.ascontiguousarray(column, np.int64))
@@ -183,9 +187,9 @@ def mark_of(index: Index, data: Data) -> bytes:
 
 
 def _promoted(lock: IO) -> bool:
-    """Turn a shared lock into an exclusive one if no other process has any; else release it and wait for a short random time.
+    """Turn a shared lock into an exclusive one if no other process holds any. Otherwise release it and wait for a short random time.
 
-    It does not wait for the lock: a process that has the finished cache open keeps a shared lock for as long as it trains.
+    The function does not wait for the lock: a process that has the finished cache open keeps a shared lock for as long as it trains.
     """
     try:
         flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -201,13 +205,13 @@ def _open_lock(path: Path) -> IO:
 
 
 def _valid(path: Path, sizes_N2: np.ndarray, mark: bytes) -> IO | None:
-    """The cache, opened, if it is one of these images."""
+    """Return the cache, opened, if it is one of these images; otherwise None."""
     try:
         stream = _open_own(path, os.O_RDONLY, "rb")
     except FileNotFoundError:
         return None
-    found = os.fstat(stream.fileno())
-    if stat.S_ISREG(found.st_mode) and found.st_size == offsets(sizes_N2)[-1] + MARK_BYTES:
+    status = os.fstat(stream.fileno())
+    if stat.S_ISREG(status.st_mode) and status.st_size == offsets(sizes_N2)[-1] + MARK_BYTES:
         stream.seek(-MARK_BYTES, os.SEEK_END)
         if stream.read() == mark:
             return stream
@@ -217,7 +221,7 @@ def _valid(path: Path, sizes_N2: np.ndarray, mark: bytes) -> IO | None:
 
 def _make_room(folder: Path, path: Path, data: Data, needed: int) -> None:
     """Evict the caches that were opened longest ago, except those in use, until ``needed`` bytes fit."""
-    others = []  # time of last opening, bytes and path of the caches and of what killed builds left
+    others = []  # (time of last opening, bytes, path) of other caches and of what killed builds left
     for other in (*folder.glob("*.u8"), *folder.glob("*.tmp")):
         with contextlib.suppress(FileNotFoundError):  # another job may evict it meanwhile
             if other.stem != path.stem and not stat.S_ISDIR(other.lstat().st_mode):
@@ -231,6 +235,7 @@ def _make_room(folder: Path, path: Path, data: Data, needed: int) -> None:
 
 
 def _evict(path: Path) -> bool:
+    """Delete a cache unless it is in use, and return whether it was deleted."""
     with _open_lock(path) as lock:
         try:
             flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -242,7 +247,7 @@ def _evict(path: Path) -> bool:
 
 def _build(index: Index, path: Path, sizes_N2: np.ndarray, mark: bytes, progress: bool) -> None:
     temporary = path.with_suffix(".tmp")
-    _remove(temporary)  # of a killed build
+    _remove(temporary)  # left by a killed build
     try:
         _reserve(temporary, int(offsets(sizes_N2)[-1]))
         with pool.progress_bar(f"decoding {index.name}", len(index), progress) as advance:
@@ -259,10 +264,10 @@ def _build(index: Index, path: Path, sizes_N2: np.ndarray, mark: bytes, progress
 
 
 def _remove(path: Path) -> None:
-    """Remove a file of the cache, where there is one.
+    """Remove a file of the cache, if it exists.
 
     Raises:
-        ConfigError: it is a folder.
+        ConfigError: it cannot be removed, for example because it is a folder.
     """
     try:
         path.unlink(missing_ok=True)
@@ -271,7 +276,7 @@ def _remove(path: Path) -> None:
 
 
 def _reserve(path: Path, size: int) -> None:
-    """Make a file of that size; a full disk fails here, not in the middle of decoding."""
+    """Make a file of ``size`` bytes, so that a full disk fails here and not in the middle of decoding."""
     try:
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
             os.posix_fallocate(stream.fileno(), 0, size)
@@ -281,7 +286,7 @@ def _reserve(path: Path, size: int) -> None:
 
 
 def _decode_shard(index: Index, out: Path, sizes_N2: np.ndarray, starts: np.ndarray, number: int) -> int:
-    """Check one shard and write its images, decoded, to their places; returns how many."""
+    """Check one shard and write its decoded images to their places in ``out``. Return how many there are."""
     shard = index.shards[number]
     path = index.folder / shard["name"]
     if hash_file(path) != shard["sha256"]:

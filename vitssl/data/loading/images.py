@@ -1,7 +1,7 @@
 """Three ways to read the pixels of a data set: from device memory, from the node's cache, or decoded as they are needed.
 
-All give the same images for the same positions. What `host_batches` returns is iterated in a background thread, `to_device`
-is called in the one that makes views: the main one, but on a GPU in training.
+All give the same images for the same positions. What `host_batches` returns is iterated in a background thread. `to_device` is called in
+the thread that makes views: the main thread, except in training on a GPU.
 """
 
 from __future__ import annotations
@@ -24,27 +24,29 @@ from vitssl.data.loading.slots import open_slots
 from vitssl.data.pixels.decode import resize, resized_sizes
 from vitssl.data.pixels.layout import clear_padding, places, shape_of
 
-PREFETCHED = 2  # batches of each worker process, decoded or asked for
+PREFETCHED = 2  # batches per worker process that are decoded or asked for ahead
 Positions = Callable[[], Iterator[np.ndarray]]
 HostBatches = Generator[tuple[Tensor, Tensor], None, None]
 
 
 class Images(Protocol):
+    """A way to read the pixels of a data set."""
+
     def host_batches(self, positions: Positions) -> HostBatches:
-        """For each array of positions what `to_device` needs, and the sizes (B, 2) of the images. To be closed."""
+        """Yield for each array of positions what `to_device` needs, and the sizes (B, 2) of the images. The generator is to be closed."""
         ...
 
     def to_device(self, host: Tensor) -> Tensor:
-        """Images uint8 on the device, in the shape of `layout.shape_of`."""
+        """Return the images uint8 on the device, in the shape of `layout.shape_of`."""
         ...
 
 
 def open_images(index: Index, positions: np.ndarray, data: Data, device: torch.device, window: int | None, batch_size: int) -> Images:
-    """The fastest way that the budgets of `data` allow to read the images at ``positions``.
+    """Open the fastest way that the budgets of `data` allow to read the images at ``positions``.
 
     Args:
-        window: of how many images of the shards those are that may come next; None where they come at random.
-        batch_size: how many are asked for at once, at most.
+        window: the next image may be any of this many images, in the order of their shards; None if images come at random.
+        batch_size: how many images are asked for at once, at most.
     """
     size = decoded_bytes(index, data)
     if size > data.cache_gb * 1e9:
@@ -56,11 +58,11 @@ def open_images(index: Index, positions: np.ndarray, data: Data, device: torch.d
 
 
 class OnDevice:
-    """The images at some positions in device memory; batches are gathered there."""
+    """Images held in device memory, where batches are gathered."""
 
     def __init__(self, decoded: Cache, positions: np.ndarray, device: torch.device):
         assert decoded.images_NCHW is not None
-        self.decoded = decoded  # while it is held, no other job evicts it
+        self.decoded = decoded  # as long as it is held, no other job evicts it
         self.device = device
         self.images_NCHW = torch.from_numpy(decoded.images_NCHW[positions]).to(device)
         self.size = torch.from_numpy(decoded.sizes_N2[0])
@@ -76,7 +78,7 @@ class OnDevice:
 
 
 class Cached:
-    """Batches copied out of the node's cache."""
+    """Images in the node's cache, which batches are copied from."""
 
     def __init__(self, decoded: Cache, device: torch.device):
         self.decoded, self.device = decoded, device
@@ -93,11 +95,11 @@ class Cached:
 
 
 class Streamed:
-    """Batches read from the shards and decoded by `data.workers` processes, for data above the cache's budget.
+    """Images read from the shards and decoded by `data.workers` processes, for data above the cache's budget.
 
     Args:
         batch_size: how many images are asked for at once, at most.
-        ahead: reads the shards ahead, where images come nearly in their order.
+        ahead: reads the shards ahead, if images come nearly in their order.
     """
 
     def __init__(self, index: Index, data: Data, device: torch.device, batch_size: int, ahead: Ahead | None = None):
@@ -107,7 +109,7 @@ class Streamed:
     def host_batches(self, positions: Positions) -> HostBatches:
         if self.ahead is not None:
             positions = partial(self.ahead.read, positions)
-        # of each batch that a worker may have decoded or been asked for, and of the one that is read
+        # one for each batch that a worker may have decoded or been asked for, and one for the batch being read
         slots = open_slots(self.sizes_N2, self.batch_size, PREFETCHED * self.workers + 1) if self.workers else []
         loader = torch.utils.data.DataLoader(
             _Decoder(self.index, self.sizes_N2, slots),  # type: ignore[arg-type]
@@ -115,13 +117,13 @@ class Streamed:
             batch_size=None,
             num_workers=self.workers,
             prefetch_factor=PREFETCHED if self.workers else None,
-            # forked, as in `pool`: the decoder is not pickled, and shares its slots; torch takes a context only where there are workers
+            # forked, as in `pool`: the decoder is not pickled, and shares its slots; torch takes a context only with workers
             multiprocessing_context="fork" if self.workers else None,
             collate_fn=lambda batch: batch,
             worker_init_fn=pool.quiet_worker,
             generator=torch.Generator(),  # a separate one, so that the caller's random state does not change
         )
-        # The processes start here, in the thread that asks for batches: in the main one torch hears at once when one dies, else in 5 s.
+        # The processes start here, in the thread that asks for batches. In the main thread torch notices at once if one dies, else in 5 s.
         with pool.room_for_semaphores("or set it to 0, which decodes in the training process", "data.workers"):
             decoded = iter(loader)
         return self._checked(decoded, slots)
@@ -133,19 +135,19 @@ class Streamed:
                     raise ConfigError(problem)
                 if isinstance(pixels, np.ndarray):
                     host = pinned(torch.from_numpy(pixels), self.device)
-                else:  # copied before the next batch is asked for, which the slot is then given to
+                else:  # copied before the next batch is asked for, which reuses the slot
                     host = torch.empty(pixels.shape, dtype=torch.uint8, pin_memory=self.device.type == "cuda")
                     host.copy_(torch.from_numpy(_array(slots[pixels.slot], pixels.shape)))
                 yield host, torch.from_numpy(sizes_B2)
         finally:
-            del decoded  # ends the processes, also while an exception's traceback keeps this frame
+            del decoded  # ends the processes, even while an exception's traceback keeps this frame
 
     def to_device(self, host: Tensor) -> Tensor:
         return host.to(self.device, non_blocking=True)
 
 
 class InSlot(NamedTuple):
-    """Where the pixels of a batch are."""
+    """Where the pixels of a batch are: in which slot, and in which shape."""
 
     slot: int
     shape: tuple[int, ...]
@@ -155,7 +157,7 @@ Decoded = tuple[np.ndarray | InSlot, np.ndarray, str | None]
 
 
 class _Lazy(torch.utils.data.Sampler):
-    """Arrays of positions, each with its slot: they take turns."""
+    """Arrays of positions, each with a slot; the slots take turns."""
 
     def __init__(self, positions: Positions, slots: int):
         self.positions, self.slots = positions, slots
@@ -165,13 +167,13 @@ class _Lazy(torch.utils.data.Sampler):
 
 
 class _Decoder:
-    """What a worker process does: positions to a batch, in its slot; one that is too large for that travels through the pipe."""
+    """The work of a worker process: from positions to a batch in its slot. A batch that is too large for its slot goes through the pipe."""
 
     def __init__(self, index: Index, sizes_N2: np.ndarray, slots: list[np.ndarray]):
         self.index, self.sizes_N2, self.slots = index, sizes_N2, slots
 
     def __getitem__(self, wanted: tuple[int, np.ndarray]) -> Decoded:
-        """Images in the shape of `layout.shape_of`, sizes (B, 2), and what went wrong, in one line: the main process raises it."""
+        """Return images in the shape of `layout.shape_of`, sizes (B, 2), and an error of one line, or None; the main process raises it."""
         slot, positions = wanted
         sizes_B2 = self.sizes_N2[positions]
         shape = shape_of(sizes_B2)
@@ -192,10 +194,11 @@ def _array(slot: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def pinned(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return ``tensor`` in pinned memory if ``device`` is a GPU, otherwise as it is."""
     return tensor.pin_memory() if device.type == "cuda" else tensor
 
 
 def resolved(device: torch.device | str) -> torch.device:
-    """The device with its number: plain "cuda" means this thread's current GPU, which in another thread is another one."""
+    """Return the device with its number: plain "cuda" means the current GPU of the calling thread, and threads may differ in it."""
     device = torch.device(device)
     return torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" and device.index is None else device

@@ -1,7 +1,7 @@
 """From shards to batches: which image comes when, in which slice of which global batch.
 
-The stream of images (`order`) is one seeded permutation per epoch after the other, cut into global batches of equal size that
-may straddle epochs. Ranks and accumulation only cut each global batch into contiguous slices. So a run resumes at any step without stored
+The stream of images (`order`) is one seeded permutation per epoch after the other. It is cut into global batches of equal size, which may
+straddle epochs. Ranks and accumulation only cut each global batch into contiguous slices. So a run resumes at any step without stored
 state.
 
 Shapes: N training images.
@@ -26,7 +26,7 @@ from vitssl.data.loading.prefetch import prefetch
 from vitssl.data.loading.subset import Split
 from vitssl.data.pixels.decode import resized_sizes
 
-PREFETCH = 4  # slices read ahead
+PREFETCH = 4  # slices that are read ahead
 
 
 @dataclass(frozen=True)
@@ -43,12 +43,12 @@ class TrainLoader:
     """Training batches of one rank, for any range of steps.
 
     Args:
-        split: its ``train`` positions are the data set, its ``labels`` what batches carry.
+        split: its ``train`` positions are the data set, and its ``labels`` go into the batches.
         batch_size: images of a global batch, over all ranks and accumulated slices.
         accumulate: slices of one rank per optimiser step.
 
     Raises:
-        ConfigError: a global batch that does not divide evenly.
+        ConfigError: the global batch does not divide evenly.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class TrainLoader:
 
     @property
     def num_samples(self) -> int:
-        """Images of one epoch."""
+        """The number of images in one epoch."""
         return len(self.order.positions)
 
     @property
@@ -85,12 +85,12 @@ class TrainLoader:
         return self.num_samples / self.batch_size
 
     def batches(self, start_step: int, stop_step: int) -> Generator[list[RawBatch], None, None]:
-        """For each step from ``start_step`` until before ``stop_step`` the rank's slices of the global batch.
+        """Yield the rank's slices of the global batch, for each step from ``start_step`` up to, but not including, ``stop_step``.
 
-        A thread (and, when streaming, processes) read ahead until the generator ends, is closed or garbage-collected.
+        A thread (and, when streaming, processes) reads ahead until the generator ends, is closed or garbage-collected.
 
         Raises:
-            ConfigError: a shard that cannot be read; naming it.
+            ConfigError: a shard cannot be read; the message names it.
         """
         slices = _batches(self.images, lambda: self._slices(start_step, stop_step), self.labels, self.batch_size, self.device)
         with contextlib.closing(slices):
@@ -108,7 +108,7 @@ class TrainLoader:
 
 
 class EvalLoader:
-    """Every image at ``positions`` once: rank r takes ``positions[r::world_size]``; the last batch may be short."""
+    """Batches of every image at ``positions`` once. Rank r takes ``positions[r::world_size]``; the last batch may be short."""
 
     def __init__(
         self,
@@ -124,7 +124,8 @@ class EvalLoader:
     ):
         self.positions = positions[rank::world_size]
         self.labels, self.batch_size, self.device = labels, batch_size, resolved(device)
-        window = 0 if dense(index, positions) else None  # in the order of the shards, of which all ranks together need all or some images
+        # images come in the order of the shards; whether reading ahead is no waste depends on what all ranks together need
+        window = 0 if dense(index, positions) else None
         self.images = open_images(index, self.positions, data, self.device, window, batch_size)
 
     def __len__(self) -> int:
@@ -142,7 +143,7 @@ class EvalLoader:
 def _batches(
     images: Images, slices: Callable[[], Iterator[_Slice]], labels: np.ndarray, batch_size: int | None, device: torch.device
 ) -> Generator[RawBatch, None, None]:
-    """RawBatches of slices, read ahead by a background thread that ends with this generator."""
+    """Yield the RawBatch of each slice, read ahead by a background thread that ends with this generator."""
     # The slices are generated twice: images may be decoded well ahead of the batch that they become part of.
     pixels = images.host_batches(lambda: (part.positions for part in slices()))
     with contextlib.closing(prefetch(_with_labels(slices(), pixels, labels, device), PREFETCH)) as stream:
@@ -160,6 +161,7 @@ def _batches(
 
 
 def _with_labels(slices: Iterator[_Slice], pixels: HostBatches, labels: np.ndarray, device: torch.device) -> Generator[tuple, None, None]:
+    """Yield each slice with its pixels and sizes, labels and positions."""
     if device.type == "cuda":
         torch.cuda.set_device(device)  # a new thread starts on GPU 0, whose memory pinning would then take
     with contextlib.closing(pixels):

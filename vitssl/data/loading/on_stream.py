@@ -1,8 +1,8 @@
-"""Views made ahead of the step that trains on them, by a thread on a stream of its own.
+"""Views made ahead of the step that trains on them, by a thread on a CUDA stream of its own.
 
-RandAugment of a batch is some two hundred small kernels, which a CPU needs longer to launch than a GPU to run: beside an H100, 11 ms for 64
-images of 224 px and 14 ms for 256. What the training step launches comes on top, since Python runs one thread at a time. Therefore views of
-several small batches are made together.
+RandAugment of a batch is about two hundred small kernels, which a CPU needs longer to launch than a GPU to run: beside an H100, 11 ms for
+64 images of 224 px and 14 ms for 256. The launches of the training step come on top, since Python runs one thread at a time. Therefore
+the views of several small batches are made together.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from vitssl.data.loading.batch import Batch
 from vitssl.data.loading.prefetch import prefetch
 
 T = TypeVar("T")
-AHEAD = 1  # groups of slices that wait, besides the one that is being made and the one that is trained on
+AHEAD = 1  # groups of slices that wait, besides the one being made and the one being trained on
 
 
 def groups(slices: Iterable[T], size: int, first: int) -> Iterator[list[T]]:
-    """``size`` slices at a time, of which the first has the number ``first``: cut before the multiples of ``size``.
+    """Yield groups of ``size`` slices, cut before the multiples of ``size``; the first slice has the number ``first``.
 
-    So a resumed run makes, from its second group on, what one makes that was never stopped.
+    So, from its second group on, a resumed run makes the same groups as a run that was never stopped.
     """
-    slices, wanted = iter(slices), size - first % size
-    while group := list(islice(slices, wanted)):
+    slices, count = iter(slices), size - first % size
+    while group := list(islice(slices, count)):
         yield group
-        wanted = size
+        count = size
 
 
 def on_own_stream(made: Generator[list[Batch], None, None], device: torch.device) -> Generator[Batch, None, None]:
-    """The slices of all groups, on a GPU made ahead, and held no longer; closing the generator ends the thread."""
+    """Yield the slices of all groups, on a GPU made ahead, and keep no reference to them. Closing the generator ends the thread."""
     if device.type != "cuda":
         for group in made:
             while group:
@@ -45,7 +45,7 @@ def on_own_stream(made: Generator[list[Batch], None, None], device: torch.device
             stream.wait_event(ready)
             for batch in group:
                 for tensor in batch.tensors():
-                    tensor.record_stream(stream)  # else its memory could be given out while this stream still reads it
+                    tensor.record_stream(stream)  # otherwise its memory could be reused while this stream still reads it
             del batch
             while group:
                 yield group.pop(0)
@@ -54,9 +54,10 @@ def on_own_stream(made: Generator[list[Batch], None, None], device: torch.device
 def _on_stream(
     made: Generator[list[Batch], None, None], device: torch.device
 ) -> Generator[tuple[list[Batch], torch.cuda.Event], None, None]:
+    """Yield each group with the event that says that it is made, on a stream of its own."""
     torch.cuda.set_device(device)  # a new thread starts on GPU 0
     stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.default_stream(device))  # what the views are made with was put there
+    stream.wait_stream(torch.cuda.default_stream(device))  # the inputs of the views were put on the default stream
     with contextlib.closing(made), torch.cuda.stream(stream):
         for group in made:
             yield group, stream.record_event()

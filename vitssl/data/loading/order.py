@@ -1,8 +1,8 @@
-"""Which image comes when: a stream that depends on the seed, the data and the size of a global batch, not on ranks or workers.
+"""The order of the training images: a stream that depends on the seed, the data and the size of a global batch, not on ranks or workers.
 
-Small sets are permuted as a whole in each epoch. Where images are many, that would make every image of a streamed epoch a read at random,
-so there pieces of shards are permuted, and images move within a window of them (`data.shuffle_window`). The stream is dealt out
-in lanes: a row of the global batch always takes from the same lane, and so a rank, whose rows are neighbours, reads pieces of its own.
+Small sets are permuted as a whole in each epoch. With many images, that would make every image of a streamed epoch a read at random. So
+instead pieces of shards are permuted, and images move within a window of them (`data.shuffle_window`). The stream is dealt out in lanes: a
+row of the global batch always takes from the same lane. So a rank, whose rows are neighbours, reads pieces of its own.
 
 Shapes: N training images, S pieces of shards.
 """
@@ -15,10 +15,10 @@ import numpy as np
 
 from vitssl.data.index import Index
 
-LANES = 64  # at most; with more ranks than that two may read the same piece
+LANES = 64  # at most; with more ranks than lanes, two may read the same piece
 PIECE = 1000  # images of a shard that stay together: large enough to be read in order, so small that few large shards are mixed too
-LOOKED_AT = 256  # pieces by which it is told whether shards are mixed
-TOO_ALIKE = 0.05  # by how much more than by chance, of what is left to 1, two images of a piece may be of one class
+LOOKED_AT = 256  # pieces that are looked at to tell whether shards are mixed
+TOO_ALIKE = 0.05  # two images of a piece may share a class more often than by chance, by this part of what is left to 1
 
 
 class Order:
@@ -29,10 +29,10 @@ class Order:
 
     Args:
         positions: of the images in their index, rising.
-        windows: how images that are read in the order of their shards are permuted; None permutes them as a whole.
+        windows: how images that are read in the order of their shards are permuted; None permutes all as a whole.
 
     Attributes:
-        window: of how many images of the shards those are that may come next; None for any of them.
+        window: the next image may be any of this many images, in the order of their shards; None if it may be any at all.
     """
 
     def __init__(self, positions: np.ndarray, seed: int, repeats: int = 1, windows: Windows | None = None):
@@ -51,7 +51,7 @@ class Order:
         return self.positions[np.repeat(order, self.repeats)[:count]]
 
     def slice(self, start: int, stop: int) -> np.ndarray:
-        """Entries ``start`` to ``stop`` of the stream."""
+        """Return entries ``start`` up to, but not including, ``stop`` of the stream."""
         count = len(self.positions)
         epochs = range(start // count, -(-stop // count))
         parts = [self.epoch(e)[max(start - e * count, 0) : stop - e * count] for e in epochs]
@@ -59,11 +59,11 @@ class Order:
 
 
 class Windows:
-    """Permutations of images that lie in shards, by which the shards are read nearly from beginning to end.
+    """Permutations of images in shards by which the shards are read nearly from beginning to end.
 
     Args:
         positions: of the images in their index, rising.
-        size: of how many images of the shards those are that take turns, over all lanes.
+        size: how many images of the shards take turns, over all lanes.
         batch_size: of the global batches that the stream is cut into.
     """
 
@@ -75,7 +75,7 @@ class Windows:
         self._moved_by = size * len(positions) / _in_shards(index, positions) / self.lanes
 
     def permutation(self, rng: np.random.Generator, rows: np.ndarray) -> np.ndarray:
-        """As many images, of all N, as there are ``rows`` in the stream to fill: one for each."""
+        """Return a number from 0 to N - 1 of a training image for each of ``rows``, the rows of the stream to fill; none occurs twice."""
         images = self._by_piece(rng)[: len(rows)]
         lane_of_row = (rows % self.batch_size * self.lanes // self.batch_size).astype(np.uint8)
         lane = np.repeat(np.arange(self.lanes), np.bincount(lane_of_row, minlength=self.lanes))
@@ -86,7 +86,7 @@ class Windows:
         return dealt
 
     def _by_piece(self, rng: np.random.Generator) -> np.ndarray:
-        """The images (N,) with their pieces in another order; where there are several splits, these in proportion everywhere."""
+        """Return the images (N,) with their pieces in random order; several splits are mixed in proportion everywhere."""
         pieces_S = rng.permutation(len(self._first_S))
         count_S, split_S = self._count_S[pieces_S], self._split_S[pieces_S]
         start_S = np.cumsum(count_S) - count_S
@@ -102,9 +102,9 @@ class Windows:
 
 
 def windows(index: Index, positions: np.ndarray, size: int, batch_size: int) -> Windows | None:
-    """How images at rising positions are permuted within windows of ``size``.
+    """Return how images at rising ``positions`` are permuted within windows of ``size``.
 
-    None, by which they are permuted as a whole, where all fit into one window, are sorted by class, or are few of those in their shards.
+    None, which permutes them as a whole, if all fit into one window, are sorted by class, or are few of those in their shards.
     """
     if len(positions) <= size or not dense(index, positions) or not mixed(index, positions):
         return None
@@ -112,15 +112,15 @@ def windows(index: Index, positions: np.ndarray, size: int, batch_size: int) -> 
 
 
 def dense(index: Index, positions: np.ndarray) -> bool:
-    """Whether these are so many of the images in their shards, a quarter, that reading the shards is no waste."""
+    """Whether the images at ``positions`` are at least a quarter of those in their shards, so that reading whole shards is no waste."""
     return 4 * len(positions) >= _in_shards(index, positions)
 
 
 def mixed(index: Index, positions: np.ndarray) -> bool:
-    """Whether, in each split, two images of a piece of a shard share their class hardly more often than any two do.
+    """Whether, in each split, two images of a piece of a shard share their class hardly more often than any two images do.
 
     A window of shards that are sorted by class holds few of the classes, and what is learned from it would be forgotten in the next.
-    Images without a label count as one more class; of a split without any label nothing is known.
+    Images without a label count as one more class; a split without any label counts as mixed, since nothing is known of it.
     """
     split_N = index.split[positions]
     return all(_mixed(index, positions[split_N == split]) for split in np.unique(split_N))
@@ -131,30 +131,30 @@ def _mixed(index: Index, positions: np.ndarray) -> bool:
     labels = index.label[positions] + 1
     chance = _alike(np.bincount(labels, minlength=classes)[None])
     ends = np.append(_pieces(index.shard[positions]), len(positions))
-    looked_at = range(0, len(ends) - 1, -(-(len(ends) - 1) // LOOKED_AT))
-    counts = np.stack([np.bincount(labels[ends[piece] : ends[piece + 1]], minlength=classes) for piece in looked_at])
+    sampled = range(0, len(ends) - 1, -(-(len(ends) - 1) // LOOKED_AT))
+    counts = np.stack([np.bincount(labels[ends[piece] : ends[piece + 1]], minlength=classes) for piece in sampled])
     return _alike(counts) <= chance + TOO_ALIKE * (1 - chance)
 
 
 def _alike(counts: np.ndarray) -> float:
-    """The share of pairs within groups (rows) that are of one class (columns)."""
+    """Return the share of pairs within groups (rows) that are of one class (columns)."""
     pairs = (counts.sum(axis=1) * (counts.sum(axis=1) - 1)).sum()
     return float((counts * (counts - 1)).sum() / pairs) if pairs else 0.0
 
 
 def _pieces(shard_N: np.ndarray) -> np.ndarray:
-    """Where pieces of shards begin, among images in rising order."""
-    first = np.flatnonzero(np.diff(shard_N, prepend=-1))
-    within = np.arange(len(shard_N)) - np.repeat(first, np.diff(first, append=len(shard_N)))
+    """Return where pieces of shards begin, among images in rising order."""
+    shard_starts = np.flatnonzero(np.diff(shard_N, prepend=-1))
+    within = np.arange(len(shard_N)) - np.repeat(shard_starts, np.diff(shard_starts, append=len(shard_N)))
     return np.flatnonzero(within % PIECE == 0)
 
 
 def _in_shards(index: Index, positions: np.ndarray) -> int:
-    """How many images the shards hold that these are from."""
+    """Return how many images the shards of the images at ``positions`` hold."""
     images = np.array([shard["images"] for shard in index.shards])
     return int(images[needed(index, positions)].sum())
 
 
 def needed(index: Index, positions: np.ndarray) -> np.ndarray:
-    """Which shards these images are from: bool, one for each shard."""
+    """Return which shards the images at ``positions`` are from: bool, one for each shard."""
     return np.bincount(index.shard[positions], minlength=len(index.shards)) > 0

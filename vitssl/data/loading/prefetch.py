@@ -1,4 +1,4 @@
-"""A thread that works ahead."""
+"""A generator whose items a thread produces ahead of time."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 def prefetch(items: Generator[T, None, None], depth: int) -> Generator[T, None, None]:
-    """The same items, produced by a background thread that is at most ``depth`` ahead.
+    """Yield the items of a generator, produced by a background thread that is at most ``depth`` items ahead.
 
-    What goes wrong there is raised here. Closing the generator ends the thread and closes ``items``.
+    Errors in the thread are raised here. Closing this generator ends the thread and closes ``items``.
     """
     results: queue.Queue[tuple[str, Any]] = queue.Queue(depth)
     stopped = threading.Event()

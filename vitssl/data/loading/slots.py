@@ -1,7 +1,7 @@
-"""Memory that worker processes write batches into, and this process reads: through a pipe pixels are pickled, written and read once more.
+"""Memory that worker processes write batches into and this process reads. Through a pipe, pixels are pickled, written and read once more.
 
-It is anonymous and reaches the workers by the fork, so that it needs no /dev/shm, of which containers have 64 MB. Pages take memory from
-when something is first written to them: a slot keeps that of the largest batch that it had.
+The memory is anonymous and reaches the workers by the fork, so that it needs no /dev/shm, of which containers have 64 MB. Its pages take up
+memory once something is written to them, so that a slot takes as much as the largest batch that it has held.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from vitssl.data.pixels.layout import ALWAYS_PADDED, MOST_PADDED
 
 
 def open_slots(sizes_N2: np.ndarray, batch_size: int, count: int) -> list[np.ndarray]:
-    """So many slots, each for a batch of images of these sizes; one that is larger than nearly all does not fit into it.
+    """Return ``count`` slots, each for a batch of images of ``sizes_N2``. A batch that is larger than nearly all others does not fit in.
 
     Raises:
-        ConfigError: the system does not give as much address space.
+        ConfigError: the system does not give that much address space.
     """
     images, side = 3 * float(sizes_N2.prod(axis=1, dtype=np.int64).mean()), sizes_N2.max(axis=0).tolist()
     size = min(max(ALWAYS_PADDED, int(MOST_PADDED * batch_size * images)), 3 * batch_size * math.prod(side))

@@ -1,10 +1,10 @@
-"""Which images a Run trains on, which of them keep their label, and what is held out.
+"""The images that a Run trains on, those of them that keep their label, and those that are held out.
 
-In this order: one of `data.folds` leaves `data.train_split` to be the test set; `data.images` thins out what is left of it;
-`data.val_fraction` of the rest is held out, or the separate split `data.val_split` is; `data.labels` hides labels of what then remains.
-Each draw ranks all images by one seeded permutation, or leaves them in the index's order, and takes the first of every class, so that with
-one seed a smaller subset lies within a larger one. Where images belong together (`Index.group`), a fold and what is held out are whole
-groups, and nothing of these groups is trained on.
+They are chosen in this order. One of `data.folds` is taken out of `data.train_split` as the test set. `data.images` thins out what is left.
+`data.val_fraction` of the rest is held out, or instead the separate split `data.val_split` is. `data.labels` hides labels of what then
+remains. Each draw ranks all images by one seeded permutation, or leaves them in the index's order, and takes the first ones of every
+class. So with one seed a smaller subset lies within a larger one. If images belong together (`Index.group`), a fold and what is held out
+are whole groups, and no image of these groups is trained on.
 """
 
 from __future__ import annotations
@@ -23,73 +23,73 @@ from vitssl.words import counted, few, first_few
 
 @dataclass
 class Split:
-    """Positions in the index, rising, and the labels that training may see."""
+    """Rising positions in the index of the images of each part, and the labels that training may see."""
 
     train: np.ndarray
-    labels: np.ndarray  # int64, of every image of the index; -1 where there is none or it is hidden from training
+    labels: np.ndarray  # int64, of every image of the index; -1 if it has none or if it is hidden from training
     val: np.ndarray
     test: np.ndarray
 
 
 def split_of(index: Index, run: Run) -> Split:
-    """The images that a Run trains on, and those that it is evaluated with; raises as `train_and_heldout` does."""
+    """Return the images that a Run trains on and those that it is evaluated with. Raises as `train_and_heldout` does."""
     return train_and_heldout(index, run.data, needs_labels(run), classifies(run), run.seed)
 
 
 def evaluated(index: Index, parts: Split | None, split: str, classes: list[str]) -> tuple[np.ndarray, np.ndarray]:
-    """The positions (n,) of the labelled images of an evaluator's split, and the labels (N,) of all images of the index; int64.
+    """Return the positions (n,) of the labelled images of an evaluator's split, and the labels (N,) of all images of the index; int64.
 
     Args:
-        index: of the Run's shards, or of others that the evaluator names.
-        parts: the Run's part of its own shards: train, val and test are as the Run has them; None for others.
-        split: a part, or the name of a split of the shards.
-        classes: the Run's.
+        index: the index of the Run's shards, or of others that the evaluator names.
+        parts: the Run's split of its own shards, if ``index`` is theirs: train, val and test then mean its parts. None for other shards.
+        split: train, val or test, or the name of a split of the shards.
+        classes: the names of the Run's classes.
 
     Raises:
         ConfigError: there is no such split, the Run holds no images out, or other shards have classes that the Run does not know.
     """
     own = {} if parts is None else {"train": parts.train, "val": parts.val, "test": parts.test}
-    unheld = split not in ("train", "test") and split in index.splits and not (own and np.isin(index.where(split), own["train"]).any())
-    if parts is not None and split in own and not (unheld and not len(own[split])):
+    untouched = split not in ("train", "test") and split in index.splits and not (own and np.isin(index.where(split), own["train"]).any())
+    if parts is not None and split in own and not (untouched and not len(own[split])):
         positions, labels = own[split], parts.labels if split == "train" else index.label
         if not len(positions):
             raise ConfigError("there are no such images; data.val_split or data.val_fraction holds out some (val)", "split")
     elif unknown := [name for name in index.classes if name not in classes]:
         raise ConfigError(f"{index.folder}: it has classes such as {unknown[0]}, and this run was trained on {few(classes)}")
-    else:  # by the names of classes, of which some may have no image
+    else:  # by the names of classes, since other shards may lack some
         positions, labels = index.where(split), np.array([*map(classes.index, index.classes), UNLABELLED])[index.label]
     return positions[labels[positions] != UNLABELLED], labels
 
 
 def check_evaluator(cfg: EvalConfig, index: Index, parts: Split, others: Index | None = None) -> None:
-    """Refuse what would fail after the first epoch; ``others`` is the index of the shards that the evaluator names.
+    """Refuse an evaluator that would fail after the first epoch; ``others`` is the index of the shards that it names, if any.
 
     Raises:
-        ConfigError: as `evaluated`, and where no image has a label to compare with or, for an evaluator of features, to learn from; and
-            where no image is held out to choose the best weights.
+        ConfigError: as in `evaluated`; or no image has a label to compare with or, for an evaluator of features, to learn from; or no image
+            is held out to choose the best weights by.
     """
     if cfg.weights == "best" and not len(parts.val):
         raise ConfigError("there are no held-out images to choose the best weights by", "weights")
-    looked_at = (index, parts) if others is None else (others, None)
-    positions, _ = evaluated(*looked_at, cfg.split, index.classes)
+    shards = (index, parts) if others is None else (others, None)
+    positions, _ = evaluated(*shards, cfg.split, index.classes)
     if not len(positions):
         raise ConfigError(f"no image of {cfg.split} has a label to compare with", "split")
     if isinstance(cfg, FeaturesConfig):
         labelled = parts.train[parts.labels[parts.train] != UNLABELLED]
-        same = others is None or others.sha256 == index.sha256
-        cfg.check_images(len(labelled), same and bool(np.isin(positions, labelled).any()))
+        same_shards = others is None or others.sha256 == index.sha256
+        cfg.check_images(len(labelled), same_shards and bool(np.isin(positions, labelled).any()))
 
 
 def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bool = True, run_seed: int = 0) -> Split:
-    """Split the images of an index as `data` says.
+    """Split the images of an index as ``data`` says.
 
     Args:
-        run_seed: the Run's, which draws with `redraw` follow, and which says which fold is the test set.
-        need_labels: leave out training images without a label (a Run whose objectives all need one).
-        evaluated: the test split must be there, with labels (a Run that classifies).
+        need_labels: leave out training images without a label (for a Run whose objectives all need one).
+        evaluated: the test split must exist and have labels (for a Run that classifies).
+        run_seed: the Run's, which draws with `redraw` follow and which says which fold is the test set.
 
     Raises:
-        ConfigError: a split that is not there, more images per class than a class has, or nothing left to train on.
+        ConfigError: a split does not exist, a class has fewer images than are asked for, or nothing is left to train on.
     """
     images = _where(index, data.train_split, "data.train_split")
     fold = None if data.folds is None else _fold(index, images, data.folds, run_seed)
@@ -104,28 +104,28 @@ def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bo
     labels = index.label.copy()
     if data.labels is not None:
         labelled = train[labels[train] >= 0]
-        # of unlabelled images none can be hidden
-        seen = take(index, labelled, data.labels, "data.labels", run_seed) if len(labelled) else labelled
-        labels[labelled[~_among(seen, index)[labelled]]] = UNLABELLED
+        # without labelled images there is nothing to hide
+        visible = take(index, labelled, data.labels, "data.labels", run_seed) if len(labelled) else labelled
+        labels[labelled[~_among(visible, index)[labelled]]] = UNLABELLED
     if need_labels:
         train = train[labels[train] >= 0]
     if not len(train):
         raise ConfigError(f"no {'labelled ' * need_labels}images of {data.train_split} are left to train on", "data.train_split")
     test = _test(index, data, images, evaluated) if fold is None else fold
-    beside = _among(val, index) if fold is None else groups.with_others(index, val)  # given splits are taken as they are
-    if data.val_split is not None and beside[np.concatenate([images, test])].any():
+    kept_apart = _among(val, index) if fold is None else groups.with_others(index, val)  # splits that are given may share groups
+    if data.val_split is not None and kept_apart[np.concatenate([images, test])].any():
         raise ConfigError(f"{data.val_split} shares images with those that are trained or tested on", "data.val_split")
     return Split(train, labels, val, test)
 
 
 def take(index: Index, positions: np.ndarray, subset: Subset, field: str, run_seed: int = 0) -> np.ndarray:
-    """The part of ``positions`` that a `Subset` names, rising.
+    """Return the part of ``positions`` that a `Subset` names, rising.
 
-    A share of every class is rounded to the nearest image, at least one; unlabelled images count as one more class there.
-    With a number per class all unlabelled images are kept.
+    A share of every class is rounded to the nearest image, at least one; unlabelled images count as one more class in this.
+    With a number per class, all unlabelled images are kept.
 
     Raises:
-        ConfigError: naming ``field`` and the classes that have fewer than ``per_class``.
+        ConfigError: classes have fewer images than ``per_class``; the message names them and ``field``.
     """
     seed = subset.seed + run_seed if subset.redraw and subset.seed is not None else subset.seed
     order = _shuffled(len(index), seed, field, positions)
@@ -149,7 +149,7 @@ def _where(index: Index, splits: str, field: str) -> np.ndarray:
 
 
 def _held_out(index: Index, splits: str, field: str, evaluated: bool) -> np.ndarray:
-    """Those of ``splits``, all of which have a label if the Run is evaluated on them."""
+    """Return the positions of ``splits``, all of which must have a label if the Run is evaluated on them."""
     positions = _where(index, splits, field)
     if evaluated and (unlabelled := int((index.label[positions] == UNLABELLED).sum())):
         raise ConfigError(f"{unlabelled} of the {len(positions)} images of {splits} have no label", field)
@@ -157,7 +157,7 @@ def _held_out(index: Index, splits: str, field: str, evaluated: bool) -> np.ndar
 
 
 def _fold(index: Index, images: np.ndarray, folds: int, run_seed: int) -> np.ndarray:
-    """The part of the labelled ``images`` that a seed tests on: as large in all folds as whole images allow, of every class and in all."""
+    """Return the part of the labelled ``images`` that a seed tests on; folds are as equal in size, of every class and in all, as can be."""
     labelled = images[index.label[images] != UNLABELLED]
     _check_per_class(index, index.label[labelled], folds, "data.folds")
     order = _shuffled(len(index), run_seed // folds, "data.folds", labelled)
@@ -168,7 +168,7 @@ def _fold(index: Index, images: np.ndarray, folds: int, run_seed: int) -> np.nda
 
 
 def _validation(index: Index, images: np.ndarray, data: Data, evaluated: bool) -> np.ndarray:
-    """Those of ``data.val_split``, or a stratified share of ``images``, of which at least one of a class stays in training."""
+    """Return the images of ``data.val_split``, or a stratified share of ``images`` that leaves at least one of each class in training."""
     if data.val_split is not None:
         return _held_out(index, data.val_split, "data.val_split", evaluated)
     if not data.val_fraction:
@@ -178,16 +178,16 @@ def _validation(index: Index, images: np.ndarray, data: Data, evaluated: bool) -
         return groups.held_out(index, labelled, data.val_fraction, data.val_seed)
     order = _shuffled(len(index), data.val_seed, "data.val_fraction", labelled)
     labels = index.label[order]
-    of_class = _per_class(index, labels)
-    counts = np.minimum((of_class - 1).clip(0), _shares(data.val_fraction, of_class))
+    per_class = _per_class(index, labels)
+    counts = np.minimum((per_class - 1).clip(0), _shares(data.val_fraction, per_class))
     if not counts.any():
-        classes = np.count_nonzero(of_class)
+        classes = np.count_nonzero(per_class)
         raise ConfigError(f"{len(order)} labelled images in {classes} classes leave none to hold out", "data.val_fraction")
     return np.sort(_first(order, labels, counts))
 
 
 def _check_metric(index: Index, val: np.ndarray, metric: str) -> None:
-    """Refuse a metric that could not choose an epoch."""
+    """Refuse a metric by which no epoch can be chosen."""
     if metric == "top5" and len(index.classes) <= FIRST:
         raise ConfigError(f"of {counted(len(index.classes), 'class', 'classes')}, top-5 is always 100 %; choose another", "data.val_metric")
     lacking = [name for k, name in enumerate(index.classes) if not (index.label[val] == k).any()]
@@ -196,6 +196,7 @@ def _check_metric(index: Index, val: np.ndarray, metric: str) -> None:
 
 
 def _test(index: Index, data: Data, images: np.ndarray, evaluated: bool) -> np.ndarray:
+    """Return the images of ``data.test_split``, none of which may be among ``images``."""
     if not evaluated and data.test_split not in index.splits:
         return np.empty(0, dtype=np.int64)
     test = _held_out(index, data.test_split, "data.test_split", evaluated)
@@ -205,8 +206,10 @@ def _test(index: Index, data: Data, images: np.ndarray, evaluated: bool) -> np.n
 
 
 def _shuffled(total: int, seed: int | None, field: str, positions: np.ndarray) -> np.ndarray:
-    """``positions`` in the order of a permutation of all ``total`` images that depends on the seed and the field alone; without a seed
-    as they are."""
+    """Return ``positions`` in the order of a permutation of all ``total`` images that depends on ``seed`` and ``field`` alone.
+
+    Without a seed they are returned as they are.
+    """
     if seed is None:
         return positions
     rank = np.random.default_rng([seed, *field.encode()]).permutation(total)
@@ -214,28 +217,28 @@ def _shuffled(total: int, seed: int | None, field: str, positions: np.ndarray) -
 
 
 def _shares(fraction: float, counts: np.ndarray) -> np.ndarray:
-    """A fraction of each count, rounded, at least one."""
+    """Return a fraction of each count, rounded, at least one."""
     return np.maximum(1, (fraction * counts + 0.5).astype(np.int64))
 
 
 def _among(positions: np.ndarray, index: Index) -> np.ndarray:
-    """Of every image of the index, whether it is one of these: bool (N,)."""
-    among = np.zeros(len(index), bool)
-    among[positions] = True
-    return among
+    """Return whether each image of the index is among those at ``positions``: bool (N,)."""
+    mask = np.zeros(len(index), bool)
+    mask[positions] = True
+    return mask
 
 
 def _per_class(index: Index, labels: np.ndarray) -> np.ndarray:
-    """How many have each label; the last entry counts those without one, whose label -1 finds it."""
+    """Return how many images have each label; the last entry, which label -1 finds, counts those without one."""
     return np.roll(np.bincount(labels + 1, minlength=len(index.classes) + 1), -1)
 
 
 def _first(order: np.ndarray, labels: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The first ``counts[k]`` of each label ``k``, label by label."""
+    """Return the first ``counts[k]`` images of each label ``k``, label by label."""
     by_label = np.argsort(labels, kind="stable")
     sorted_labels = labels[by_label]
-    place = np.arange(len(labels)) - np.searchsorted(sorted_labels, sorted_labels)  # among those of its label
-    return order[by_label[place < counts[sorted_labels]]]
+    rank = np.arange(len(labels)) - np.searchsorted(sorted_labels, sorted_labels)  # among the images of its label
+    return order[by_label[rank < counts[sorted_labels]]]
 
 
 def _check_per_class(index: Index, labels: np.ndarray, per_class: int, field: str) -> None:

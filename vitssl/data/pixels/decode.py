@@ -1,6 +1,6 @@
-"""Encoded image to RGB pixels, and back. Everything that this package ever decodes goes through here.
+"""Conversion of encoded images to RGB pixels and back. Every image that this package decodes goes through here.
 
-Images are uint8 RGB (H, W, 3). Users' files are read by `decode_file`, when shards are written and in predictions; shards by `decode`.
+Images are uint8 RGB (H, W, 3). `decode_file` reads users' files, when shards are written and for predictions; `decode` reads shards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vitssl.config import ConfigError
 from vitssl.data.pixels import depth
 
 EXTENSIONS = {"JPEG": "jpg", "MPO": "jpg", "PNG": "png"}
-# Pillow knows more, some of which start programs (EPS: Ghostscript) or open what a file names, whatever the file's ending says
+# Pillow goes by content, not by file ending, and knows formats that start programs (EPS: Ghostscript) or open files that an image names
 FORMATS = ("JPEG", "MPO", "PNG", "BMP", "DIB", "GIF", "PPM", "TIFF", "WEBP", "AVIF", "JPEG2000")
 MOST_PIXELS = 89_000_000  # 0.3 GB as RGB; a few kB of PNG can unfold to any size, and Pillow warns of more than this
 # What Pillow's decoders raise on damaged or hostile bytes.
@@ -28,20 +28,20 @@ _BROKEN = (OSError, SyntaxError, ValueError, IndexError, TypeError, EOFError, Ru
 
 
 class Decoded(NamedTuple):
-    """An image that a user gives."""
+    """The pixels of an image that a user gives."""
 
     pixels: np.ndarray  # uint8 RGB (H, W, 3)
-    was: str | None  # what it was scaled from, in words; None where it had 8 bits
+    was: str | None  # what it was scaled from, in words; None if it had 8 bits
 
 
 def decode_file(encoded: bytes, name: str) -> Decoded:
-    """An encoded image as RGB pixels (H, W, 3) uint8.
+    """Decode an image file to RGB pixels (H, W, 3) uint8.
 
-    Turned upright by its EXIF orientation; grey, palette and CMYK images become RGB, transparency is dropped, other depths than 8 bits
-    are scaled by the rule of `vitssl.data.pixels.depth`.
+    The image is turned upright by its EXIF orientation. Grey, palette and CMYK images become RGB, transparency is dropped, and other
+    depths than 8 bits are scaled by the rule of `vitssl.data.pixels.depth`.
 
     Raises:
-        ConfigError: naming ``name``, when the bytes are not an image, the image is cut short, or the rule refuses its values.
+        ConfigError: the bytes are not an image, the image is cut short, or the rule refuses its values; the message starts with ``name``.
     """
     with _opened(encoded, name) as image:
         upper_bits = depth.sixteen_bit_colours(image)
@@ -50,20 +50,20 @@ def decode_file(encoded: bytes, name: str) -> Decoded:
 
 
 def upright(image: Image.Image, name: str = "the image") -> np.ndarray:
-    """An opened image as `decode_file` gives its pixels; the image itself stays as it is.
+    """Return the pixels of an opened image as `decode_file` does, without changing the image itself.
 
     Raises:
-        ConfigError: values that the rule refuses.
+        ConfigError: the rule of `vitssl.data.pixels.depth` refuses its values.
     """
     upper_bits = depth.sixteen_bit_colours(image)
     return _scaled(ImageOps.exif_transpose(image), upper_bits, name).pixels
 
 
 def decode(encoded: bytes, name: str) -> np.ndarray:
-    """An encoded image of a shard as RGB pixels (H, W, 3) uint8: as `decode_file`, but that 16 bits are read as their upper 8.
+    """Decode an image of a shard to RGB pixels (H, W, 3) uint8 as `decode_file` does, except that 16 bits become their upper 8.
 
     Raises:
-        ConfigError: naming ``name``, when the bytes are not an image or the image is cut short.
+        ConfigError: the bytes are not an image, or the image is cut short; the message starts with ``name``.
     """
     with _opened(encoded, name) as image:
         ImageOps.exif_transpose(image, in_place=True)
@@ -72,9 +72,9 @@ def decode(encoded: bytes, name: str) -> np.ndarray:
 
 @contextlib.contextmanager
 def _opened(encoded: bytes, name: str) -> Iterator[Image.Image]:
-    """An encoded image, not decoded yet; makes one line of what Pillow raises about it."""
+    """Open an encoded image without decoding it, and turn what Pillow raises about it into a ConfigError of one line."""
     try:
-        with warnings.catch_warnings():  # of so many pixels that are refused here
+        with warnings.catch_warnings():  # images of so many pixels are refused below
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             opened = Image.open(io.BytesIO(encoded), formats=_formats())
         with opened as image:
@@ -91,13 +91,13 @@ def _opened(encoded: bytes, name: str) -> Iterator[Image.Image]:
 
 @cache
 def _formats() -> list[str]:
-    """Those of FORMATS that this Pillow was built with."""
+    """Return the names in FORMATS that this Pillow was built with."""
     Image.init()
     return [name for name in FORMATS if name in Image.OPEN]
 
 
 def _scaled(image: Image.Image, upper_bits: bool, name: str) -> Decoded:
-    """RGB pixels of an upright image, of whose colours Pillow may have given the upper 8 of 16 bits."""
+    """Return the RGB pixels of an upright image; ``upper_bits`` says that Pillow gave the upper 8 of the 16 bits of its colours."""
     if depth.is_deep(image):
         levels = depth.to_levels(np.asarray(image), name)
         return Decoded(rgb_array(levels.pixels, name), levels.was)
@@ -108,7 +108,7 @@ def _scaled(image: Image.Image, upper_bits: bool, name: str) -> Decoded:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    if image.mode.startswith("I"):  # shards that were written before such images were scaled hold them as they were
+    if image.mode.startswith("I"):  # shards written before such images were scaled hold the 16 bits
         return Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8)).convert("RGB")
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
@@ -116,17 +116,17 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def extension(encoded: bytes) -> str:
-    """The file ending of an image that `decode` accepted, by its content: jpg, png, webp, ..."""
+    """Return the file ending (jpg, png, webp, ...) of an image that `decode` accepted, by its content."""
     with Image.open(io.BytesIO(encoded), formats=_formats()) as image:
         assert image.format is not None
         return EXTENSIONS.get(image.format, image.format.lower())
 
 
 def rgb_array(array: np.ndarray, name: str) -> np.ndarray:
-    """Pixels (H, W), (H, W, 1) or (H, W, 3) uint8 as RGB (H, W, 3).
+    """Return pixels (H, W), (H, W, 1) or (H, W, 3) uint8 as RGB (H, W, 3).
 
     Raises:
-        ConfigError: naming ``name``, for another shape or type.
+        ConfigError: another shape or type; the message starts with ``name``.
     """
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[:, :, 0]
@@ -136,14 +136,14 @@ def rgb_array(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def encode_png(array: np.ndarray) -> bytes:
-    """Pixels (H, W) or (H, W, 3) uint8 as PNG, without loss."""
+    """Encode pixels (H, W), (H, W, 1) or (H, W, 3) uint8 as PNG, without loss."""
     buffer = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(array.squeeze(2) if array.ndim == 3 and array.shape[2] == 1 else array)).save(buffer, "PNG")
     return buffer.getvalue()
 
 
 def resized_sizes(sizes: np.ndarray, short_px: int | None) -> np.ndarray:
-    """(height, width) pairs (N, 2) after shrinking the short side to ``short_px`` where it is longer, the long side rounded to a pixel."""
+    """Return (height, width) pairs (N, 2) with each short side above ``short_px`` shrunk to it, and the long side rounded to a pixel."""
     sizes = np.asarray(sizes, dtype=np.int64)
     if short_px is None:
         return sizes
@@ -152,7 +152,7 @@ def resized_sizes(sizes: np.ndarray, short_px: int | None) -> np.ndarray:
 
 
 def resize(image: np.ndarray, height: int, width: int) -> np.ndarray:
-    """RGB pixels (H, W, 3) resized by Pillow's antialiased bicubic filter."""
+    """Resize RGB pixels (H, W, 3) with Pillow's antialiased bicubic filter."""
     if image.shape[:2] == (height, width):
         return image
     return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BICUBIC))

@@ -1,13 +1,13 @@
-"""Images of other depths than 8 bits: 10- to 16-bit cameras and scanners, floating-point pixels.
+"""Conversion of images with other depths than 8 bits, from 10- to 16-bit cameras and scanners or with floating-point pixels.
 
-The rule, for one image alone, so that a prediction sees what training saw:
+The rule looks at one image alone, so that a prediction sees what training saw:
 
-    whole numbers   are taken as 8, 10, 12, 14 or 16 bits, the least that hold the image's brightest value, and lose their lowest bits
-    floats          0 to 1 are multiplied by 255; 0 to 255 are rounded
-    anything else   is refused: negative values, above 65,535 or 255, NaN, floats that end between 1 and 64
+    whole numbers   count as 8, 10, 12, 14 or 16 bits, the fewest that hold the image's brightest value, and lose their lowest bits
+    floats          are multiplied by 255 if they are from 0 to 1, and rounded if they are from 0 to 255
+    anything else   is refused: negative values, values above 65,535 (floats: 255), NaN, and floats whose maximum is between 1 and 64
 
-Of 16-bit colours Pillow gives the upper 8 bits; an image of which these are all below 64 is refused. So no image comes out black that
-is not black, and a full 16-bit image comes out as its upper 8 bits.
+Of 16-bit colours Pillow gives only the upper 8 bits. An image in which these are all below 64 is refused. So no image turns black that
+is not black, and a full 16-bit image becomes its upper 8 bits.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from vitssl.config import ConfigError
 
 RULE = "each by the least of 8, 10, 12, 14 and 16 bits that holds its brightest value, or floats by 0 to 1, else 0 to 255"
 DEPTHS = (8, 10, 12, 14, 16)
-HALF_A_LEVEL = 0.5 / 255  # what a filter may leave above 1
-DARKEST = 64  # of 255: the least brightest value that is not taken for one on a smaller scale, where nothing else tells the scale
+HALF_A_LEVEL = 0.5 / 255  # by how much a filter may overshoot 1
+# of 255: an image whose brightest value is lower may be on a smaller scale, if nothing else tells its scale
+DARKEST = 64
 
 
 class Levels(NamedTuple):
-    """Grey levels or colours 0 to 255."""
+    """Grey levels or colours from 0 to 255."""
 
-    pixels: np.ndarray  # uint8, of the shape of what was scaled
-    was: str | None  # what they were scaled from, in words; None where nothing was
+    pixels: np.ndarray  # uint8, in the shape of the original values
+    was: str | None  # what they were scaled from, in words; None if they were not scaled
 
 
 def to_levels(values: np.ndarray, name: str) -> Levels:
-    """An image's values of any type as uint8 of the same shape, by the rule above.
+    """Scale the values of an image, of any type, to uint8 of the same shape by the rule of this module.
 
     Raises:
-        ConfigError: naming ``name``, for values that the rule refuses.
+        ConfigError: the rule refuses the values; the message starts with ``name``.
     """
     if values.dtype == np.uint8:
         return Levels(values, None)
@@ -66,13 +67,13 @@ def _refused(values: np.ndarray, found: str, name: str, expected: str) -> Config
 
 
 def is_deep(image: Image.Image) -> bool:
-    """Whether an image's pixels are grey values that do not fit into 8 bits."""
+    """Whether the pixels of an image are grey values that do not fit into 8 bits."""
     return image.mode.startswith("I") or image.mode == "F"
 
 
 def sixteen_bit_colours(image: Image.Image) -> bool:
-    """Whether an image that is opened, and not yet loaded, has 16 bits for each of several channels, of which Pillow gives the upper 8."""
+    """Whether an image that is opened but not yet loaded has several channels of 16 bits each, of which Pillow gives the upper 8."""
     if is_deep(image) or not isinstance(image, ImageFile.ImageFile):
         return False
-    arguments = [argument for *_, given in image.tile for argument in (given if isinstance(given, tuple) else (given,))]
+    arguments = [argument for *_, args in image.tile for argument in (args if isinstance(args, tuple) else (args,))]
     return any(re.fullmatch(r"[A-Za-z]+;16[BLN]", str(argument)) for argument in arguments)

@@ -24,10 +24,10 @@ from vitssl.data.sources.folders import existing
 from vitssl.data.sources.samples import Options, Sample, Source
 from vitssl.reader import read_whole
 
-MOST_DIMENSIONS = 4  # of an idx file: images, rows, columns, colours
+MOST_DIMENSIONS = 4  # dimensions of an idx file: images, rows, columns, colours
 MOST_CLASSES = 1_000_000
-MOST_BYTES = psutil.virtual_memory().total  # of an array
-# what numpy and zipfile raise about a file that is no npz, or a damaged one
+MOST_BYTES = psutil.virtual_memory().total  # bytes of an array
+# what numpy and zipfile raise about a file that is damaged or not an npz
 UNREADABLE = (
     OSError, EOFError, KeyError, TypeError, ValueError, AttributeError, NotImplementedError, RuntimeError, SyntaxError, struct.error,
     tokenize.TokenError, zipfile.BadZipFile, zlib.error,
@@ -38,15 +38,15 @@ class Arrays(NamedTuple):
     """The images of one split."""
 
     name: str  # of the images, for messages
-    images: np.ndarray  # numbers (N, H, W) or (N, H, W, 3); `vitssl.data.pixels.depth` scales what is not uint8
+    images: np.ndarray  # numbers (N, H, W) or (N, H, W, 3); `vitssl.data.pixels.depth` scales other types than uint8
     labels: np.ndarray  # integers from 0 (N,)
 
 
 def read_idx_folder(root: Path) -> dict[str, Arrays]:
-    """The splits "train" and "test" of a folder with MNIST's four files, gzipped or not.
+    """Read the splits "train" and "test" from a folder with MNIST's four files, gzipped or not.
 
     Raises:
-        ConfigError: a file is missing, damaged, or does not fit its partner; one line.
+        ConfigError: a file is missing, damaged, or does not fit its partner; the message is one line.
     """
     splits = {}
     for split, prefixes in (("train", ("train",)), ("test", ("t10k", "test"))):
@@ -56,6 +56,7 @@ def read_idx_folder(root: Path) -> dict[str, Arrays]:
 
 
 def _idx_file(root: Path, prefixes: tuple[str, ...], what: str) -> Path:
+    """Return the file of ``root`` that holds the images or the labels (``what``) of the split that one of ``prefixes`` names."""
     for file in sorted(root.iterdir()):
         stem = file.name.removesuffix(".gz").replace(".", "-")
         if f"{what}-idx" in stem and any(f"{prefix}-{what}" in stem for prefix in prefixes):
@@ -64,10 +65,10 @@ def _idx_file(root: Path, prefixes: tuple[str, ...], what: str) -> Path:
 
 
 def read_idx(file: Path) -> np.ndarray:
-    """The uint8 array of an idx file: two zero bytes, type 0x08, number of dimensions, big-endian sizes, data.
+    """Read the uint8 array of an idx file: two zero bytes, type 0x08, number of dimensions, big-endian sizes, data.
 
     Raises:
-        ConfigError: naming the file, when it is something else or cut short.
+        ConfigError: the file is something else or cut short; the message names it.
     """
     try:
         packed = io.BytesIO(read_whole(file, MOST_BYTES))
@@ -78,7 +79,7 @@ def read_idx(file: Path) -> np.ndarray:
             head = stream.read(4 * dimensions)
             shape = tuple(int.from_bytes(head[i : i + 4], "big") for i in range(0, len(head), 4))
             size = math.prod(shape)
-            content = stream.read(min(size, MOST_BYTES) + 1)  # no more: the rest may be a thousand times as large as the file
+            content = stream.read(min(size, MOST_BYTES) + 1)  # no more: unpacked, the rest may be a thousand times as large as the file
     except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(f"{file}: cannot be read ({error})") from None
     if len(head) != 4 * dimensions or dimensions > MOST_DIMENSIONS or len(content) != size:
@@ -87,12 +88,12 @@ def read_idx(file: Path) -> np.ndarray:
 
 
 def read_npz(file: Path) -> dict[str, Arrays]:
-    """The splits of MedMNIST's layout: arrays <split>_images and <split>_labels, (N,) or (N, 1), for train, val and test.
+    """Read the splits of MedMNIST's layout: arrays <split>_images and <split>_labels, (N,) or (N, 1), for train, val and test.
 
     Raises:
-        ConfigError: another file, a damaged one, or arrays that do not fit; one line.
+        ConfigError: the file has another layout or is damaged, or its arrays do not fit each other; the message is one line.
     """
-    if not os.path.isfile(file):  # also for a name that is too long to be one
+    if not os.path.isfile(file):  # also False for a name that is too long to be one
         raise ConfigError(f"{file}: there is no such file")
     splits = {}
     try:
@@ -112,7 +113,7 @@ def read_npz(file: Path) -> dict[str, Arrays]:
 
 
 def _array(content: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
-    """One array of an npz file, for which numpy takes as much memory as its head says, before it reads anything."""
+    """Return one array of an npz file if its size is plausible: numpy allocates what the array's header says before it reads anything."""
     part = content.zip.getinfo(f"{key}.npy")
     with content.zip.open(part) as stream:
         version = np.lib.format.read_magic(stream)
@@ -129,6 +130,11 @@ def _array(content: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
 
 
 def _checked(where: str, arrays: Arrays) -> Arrays:
+    """Return the arrays with labels (N,).
+
+    Raises:
+        ConfigError: the images and labels do not fit each other, or are not images and labels; the message starts with ``where``.
+    """
     name, images, labels = arrays
     if labels.shape == (*images.shape[:1], 1):
         labels = labels[:, 0]
@@ -148,7 +154,7 @@ def _checked(where: str, arrays: Arrays) -> Arrays:
 
 
 def open_digits() -> Source:
-    """scikit-learn's digits, 17 grey levels scaled to 0..255; 1,347 for training, 450 for testing, stratified, fixed."""
+    """Return scikit-learn's digits, 17 grey levels scaled to 0..255: 1,347 for training and 450 for testing, stratified, fixed."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -171,7 +177,7 @@ def open_npz(path: str, options: Options) -> Source:
 
 
 def _from_arrays(name: str, where: str, read: dict[str, Arrays]) -> Source:
-    """The classes are the numbers up to the highest of the train split."""
+    """Make a source whose classes are the numbers up to the highest label of the train split."""
     if "train" not in read:
         raise ConfigError(f"{where}: there is no train split; it has {', '.join(read) or 'no images'}")
     highest = int(read["train"].labels.max(initial=0))

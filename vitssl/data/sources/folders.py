@@ -1,6 +1,6 @@
 """Folders of images: PATH/train/<class>/... with a test split beside it, or PATH/<class>/..., of which a share is held out.
 
-Only files are listed here; nothing is read.
+Here files are only listed, not read.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from vitssl.data.sources.splits import (
 )
 from vitssl.words import counted, first_few, has_control
 
-UNREAD = (".heic", ".heif", ".jxl", ".dng", ".cr2", ".nef", ".arw")  # of photos, in formats that are not read
+UNREAD = (".heic", ".heif", ".jxl", ".dng", ".cr2", ".nef", ".arw")  # photos in formats that are not read
 AVIF = (".avif",) if "avif" in features.modules and features.check("avif") else ()  # from Pillow 11.3 on
 IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp", ".jp2", *AVIF)
-MISSPELLED = 0.8  # how alike a name is to one that is meant, of 1
+MISSPELLED = 0.8  # how alike, of 1, a name must be to count as a misspelling of another
 A_FIFTH = {"test": ["0.2"], "seed": ["0"]}
 
 
 class NoTestSplit(ConfigError):
-    """A folder of classes of which nothing is held out; ``source`` is one that holds out a fifth of each."""
+    """The error about a folder of classes without a test split; ``source`` is the same folder with a fifth of each class held out."""
 
     def __init__(self, root: Path, options: Options, found: str):
         self.found, self.source = f"folder:{root}: {found}", source_of(root, options | A_FIFTH)
@@ -50,39 +50,40 @@ class NoTestSplit(ConfigError):
 
 
 def source_of(root: Path, options: Options) -> str:
+    """Return the source string of a folder with options."""
     query = "&".join(f"{key}={value}" for key, values in options.items() for value in values)
     return f"folder:{root}" + (f"?{query}" if query else "")
 
 
 def existing(kind: str, path: str) -> Path:
-    """The folder that a source names.
+    """Return the folder that a source names.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such folder.
     """
     root = Path(path).expanduser()
-    if not os.path.isdir(root):  # also for a name that is too long to be one
+    if not os.path.isdir(root):  # also False for a name that is too long to be one
         raise ConfigError(f"{kind}:{root}: there is no such folder")
     return root
 
 
 def open_folder(path: str, options: Options) -> Source:
-    """The images of a folder, and of the shares of its classes that are held out.
+    """List the images of a folder, with the shares of its classes that are held out as splits of their own.
 
     Raises:
-        ConfigError: splits or classes that are missing or ambiguous; one line.
+        ConfigError: splits or classes are missing or ambiguous; the message is one line.
     """
     refuse_twice(f"folder:{path}", options, {UNLABELED})
     root = existing("folder", path)
     folders = dict(zip(SHARES, split_folders(root, HELD_OUT), strict=False))
-    asked = held_out.asked(f"folder:{root}", options, "leave such classes out (classes=FILE)")
-    if twice := next((split for split in asked.shares if split in folders), None):
+    hold_out = held_out.asked(f"folder:{root}", options, "leave such classes out (classes=FILE)")
+    if twice := next((split for split in hold_out.shares if split in folders), None):
         raise ConfigError(f"folder:{root}: {root / folders[twice]} is the {twice} split already; leave out {twice}={options[twice][-1]}")
     train = _train_folder(root, folders, options)
     present = _class_names(root, train)
     classes = _chosen(present, train, root / options["classes"][-1]) if "classes" in options else present
     samples = _class_folders(root, train, classes, train)
-    splits = held_out.divided(asked, classes, samples, [sample.name for sample in samples])
+    splits = held_out.divided(hold_out, classes, samples, [sample.name for sample in samples])
     for split, name in folders.items():
         if unknown := sorted(set(subfolders(root / name)) - set(present)):
             raise ConfigError(f"{root / name / unknown[0]}: a class that {train} does not have")
@@ -98,7 +99,7 @@ def _unlabeled_inside(root: Path) -> Iterator[Sample]:
 
 
 def _unlabeled_elsewhere(root: Path, options: Options) -> Iterator[Sample]:
-    """Those of the folders that the source names, in whatever folders below."""
+    """Yield the images, at any depth, of the folders that the option ``unlabeled`` names."""
     for path in options.get(UNLABELED, ()):
         folder = root / Path(path).expanduser()
         if not (images := _images(folder, folder)):
@@ -109,7 +110,7 @@ def _unlabeled_elsewhere(root: Path, options: Options) -> Iterator[Sample]:
 
 
 def _train_folder(root: Path, folders: dict[str, str], options: Options) -> Path:
-    """PATH/train, or PATH itself where it holds nothing but classes."""
+    """Return PATH/train, or PATH itself if it holds nothing but classes."""
     train = first_named(root, TRAIN)
     if train.is_dir():
         if "test" not in {*folders, *options}:
@@ -120,8 +121,8 @@ def _train_folder(root: Path, folders: dict[str, str], options: Options) -> Path
         alone = "; images without labels go into a folder unlabeled beside those with one" if not folders and _images(root, root) else ""
         raise ConfigError(f"folder:{root}: {reason}{alone}")
     if "test" not in options:
-        shown = first_few(_class_names(root, root))
-        raise NoTestSplit(root, options, f"there is no {train}; expected {root}/train/<class>/<image>, found the folders {shown}")
+        names = first_few(_class_names(root, root))
+        raise NoTestSplit(root, options, f"there is no {train}; expected {root}/train/<class>/<image>, found the folders {names}")
     return root
 
 
@@ -140,7 +141,7 @@ def _class_names(root: Path, train: Path) -> list[str]:
 
 
 def _chosen(present: list[str], train: Path, file: Path) -> list[str]:
-    """The classes that a file names, the first word of each line, in the order that they have among all."""
+    """Return the classes that a file names by the first word of each line, in the order that they have among all."""
     names = {line.split()[0] for line in lists.read_text(file).splitlines() if line.strip()}
     if missing := sorted(names - set(present)):
         raise ConfigError(f"{file}: class {missing[0]!r} has no folder {train / missing[0]}")
@@ -163,7 +164,7 @@ def _class_folders(root: Path, folder: Path, classes: list[str], train: Path) ->
 
 
 def _images(root: Path, folder: Path) -> list[str]:
-    """Paths of the images in ``folder`` at any depth, relative to ``root``, sorted."""
+    """Return the paths of the images in ``folder`` at any depth, relative to ``root``, sorted."""
     return sorted(_walk(root, folder)) if folder.is_dir() else []
 
 
@@ -176,16 +177,17 @@ def _walk(root: Path, folder: Path) -> Iterator[str]:
 
 
 def walk_images(folder: str | Path, above: tuple[str, ...] = ()) -> Iterator[tuple[str, list[str]]]:
-    """A folder and those below it, each with the names of its images, sorted; what is hidden is left out, and links are followed,
-    but for those to a folder ``above``, which have no end.
+    """Yield a folder and those below it, each with the names of its images, sorted.
+
+    Hidden files and folders are left out. Links are followed, except those to a folder in ``above``, which would lead in a circle.
 
     Raises:
-        OSError: a folder that cannot be read.
+        OSError: a folder cannot be read.
     """
     if (real := os.path.realpath(folder)) in above:
         return
-    with os.scandir(folder) as found:
-        entries = sorted((entry for entry in found if not is_hidden(entry.name)), key=lambda entry: entry.name)
+    with os.scandir(folder) as scan:
+        entries = sorted((entry for entry in scan if not is_hidden(entry.name)), key=lambda entry: entry.name)
     yield str(folder), [entry.name for entry in entries if entry.name.lower().endswith(IMAGE_ENDINGS) and not entry.is_dir()]
     for entry in entries:
         if entry.is_dir():
@@ -193,40 +195,40 @@ def walk_images(folder: str | Path, above: tuple[str, ...] = ()) -> Iterator[tup
 
 
 def notes(path: str) -> Iterator[str]:
-    """What a folder of images holds and a build leaves out."""
-    root, of_classes = Path(path).expanduser(), [""]
+    """Yield notes about what a folder of images holds and a build leaves out or may misunderstand."""
+    root, class_parents = Path(path).expanduser(), [""]
     if (train := first_named(root, TRAIN)).is_dir():
-        of_classes += [train.name, *split_folders(root, HELD_OUT)[: len(SHARES)]]
-        taken = [*of_classes[1:], *unlabeled_folders(root)]
-        others = [name for name in subfolders(root) if name not in taken]
-        if others:
+        class_parents += [train.name, *split_folders(root, HELD_OUT)[: len(SHARES)]]
+        used = [*class_parents[1:], *unlabeled_folders(root)]
+        ignored = [name for name in subfolders(root) if name not in used]
+        if ignored:
             names = f"{train.name}, {' or '.join(HELD_OUT)}, {UNLABELED}"
-            yield f"left out, as no splits by their names: {first_few(others)} in {root}; a split is called {names}"
-    classes = root / (of_classes[1] if of_classes[1:] else "")
+            yield f"left out, as no splits by their names: {first_few(ignored)} in {root}; a split is called {names}"
+    classes = root / (class_parents[1] if class_parents[1:] else "")
     for name in subfolders(classes) if classes.is_dir() else ():
-        alike = name.lower().startswith("un") and get_close_matches(name.lower(), UNLABELED_SPELLINGS, cutoff=MISSPELLED)
-        if alike and spelled(name) != UNLABELED:
+        misspelled = name.lower().startswith("un") and get_close_matches(name.lower(), UNLABELED_SPELLINGS, cutoff=MISSPELLED)
+        if misspelled and spelled(name) != UNLABELED:
             yield f"{name} is taken for a class; if its images have no labels, call it {UNLABELED}"
-    for folder in (root / name for name in of_classes):
+    for folder in (root / name for name in class_parents):
         if loose := next(walk_images(folder))[1] if folder.is_dir() else []:
             yield f"left out, in no class's folder: {counted(len(loose), 'image')} in {folder} itself ({first_few(loose)})"
     if endings := other_endings(root):
-        several = ", ".join(f"{number:,} {ending}" for ending, number in endings.most_common(5))
+        counts = ", ".join(f"{number:,} {ending}" for ending, number in endings.most_common(5))
         advice = f"; {photos}" if (photos := photos_to_convert(endings)) else ""
-        yield f"left out, as no images by their names: {counted(endings.total(), 'file')} ({several}){advice}"
+        yield f"left out, as no images by their names: {counted(endings.total(), 'file')} ({counts}){advice}"
 
 
 def photos_to_convert(endings: Counter[str]) -> str:
-    """What to do about files that are left out and are photos; empty where there are none."""
+    """Return what to do about photos among the files that are left out, or an empty string if there are none."""
     photos = [ending for ending in endings if ending in UNREAD]
     return f"those that end in {' or '.join(photos)} are photos: convert them to .jpg" if photos else ""
 
 
 def other_endings(root: str | Path) -> Counter[str]:
-    """How many files of each ending a folder holds that are not taken for images, such as .heic, or .txt; hidden ones are left out."""
+    """Return how many files of each ending, such as .heic, a folder holds that are not taken for images. Hidden files do not count."""
     endings: Counter[str] = Counter()
     for parent, names, files in os.walk(root):
         names[:] = [name for name in names if not is_hidden(name)]
-        found = (Path(parent, name).suffix.lower() or name for name in files if not is_hidden(name))
-        endings.update(ending for ending in found if ending not in IMAGE_ENDINGS)
+        suffixes = (Path(parent, name).suffix.lower() or name for name in files if not is_hidden(name))
+        endings.update(ending for ending in suffixes if ending not in IMAGE_ENDINGS)
     return endings

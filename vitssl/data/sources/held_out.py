@@ -1,9 +1,9 @@
-"""Shares of the training images that are held out, for testing and for validation: drawn from a seed and from names alone.
+"""Shares of the training images that are held out for testing and validation, drawn from a seed and from names alone.
 
-Images that belong together, as a patient's or a scene's, are a group and stay together; otherwise each name is a group of its own.
-Groups come in an order that the seed and their names draw, so that images that are added later move few others. Each goes to the first
-split that it brings nearer to its shares of the classes, in sum, and no further from that of all images. A class keeps a group for
-training, and where a split would have none of it, it gets one at the end.
+Images that belong together, such as those of a patient or a scene, are a group and stay together; otherwise each name is a group of its
+own. The seed and the groups' names determine the order of the groups, so that images that are added later move few others. Each group goes
+to the first split that it brings nearer to its shares of the classes, in sum, without taking it further from its share of all images. Every
+class keeps a group for training. A split that would have none of a class gets a group of it at the end.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from vitssl.words import first_few
 
 SHARES = ("test", "val")  # options that hold out a share of the training images
 OPTIONS = (*SHARES, "seed")
-SPELLINGS = {"test": ("test", "testing"), "val": ("val", "valid", "validation")}  # of splits that may be there already
-MOST_DIGITS = 100  # of a seed
+SPELLINGS = {"test": ("test", "testing"), "val": ("val", "valid", "validation")}  # names of these splits if the source has them already
+MOST_DIGITS = 100  # digits of a seed
 LEAVE_OUT = "leave the images of such classes out"
 
 
 @dataclass(frozen=True)
 class HoldOut:
-    """What is to be held out of a source."""
+    """The shares of a source's images that are to be held out."""
 
     source: str  # for messages
     shares: dict[str, float]  # by split
@@ -38,14 +38,15 @@ class HoldOut:
 
     @property
     def parts(self) -> list[str]:
+        """The names of the parts that the training images are divided into."""
         return ["train", *self.shares]
 
 
 def asked(source: str, options: Options, leave_out: str = LEAVE_OUT, unit: str = "images") -> HoldOut:
-    """What the options test=SHARE, val=SHARE and seed=NUMBER ask for.
+    """Read the options test=SHARE, val=SHARE and seed=NUMBER.
 
     Raises:
-        ConfigError: a value that is none; shares of everything; a seed without a share.
+        ConfigError: a value is not a share or a seed, the shares leave nothing to train on, or there is a seed without a share.
     """
     shares = {split: _share(source, split, options[split][-1]) for split in SHARES if split in options}
     if sum(shares.values()) >= 1:
@@ -73,26 +74,26 @@ def _seed(source: str, options: Options) -> int:
 
 
 def refuse_drawn_twice(asked: HoldOut, options: Options, there: Collection[str]) -> None:
-    """Raises a ConfigError where a share is asked for of a split that is there."""
+    """Raise a ConfigError if a share is asked for of a split that the source has already."""
     for split in asked.shares:
-        if own := next((name for name in there if name in SPELLINGS[split]), None):
-            raise ConfigError(f"{asked.source}: {own} is the {split} split already; leave out {split}={options[split][-1]}")
+        if existing := next((name for name in there if name in SPELLINGS[split]), None):
+            raise ConfigError(f"{asked.source}: {existing} is the {split} split already; leave out {split}={options[split][-1]}")
 
 
 def divided(
     asked: HoldOut, classes: list[str], samples: list[Sample], groups: Sequence[str], elsewhere: Collection[str] = ()
 ) -> dict[str, list[Sample]]:
-    """The training images, and those of each split that is held out, in the order of ``samples``.
+    """Divide the training images into those that stay and those of each split that is held out, in the order of ``samples``.
 
     Args:
         asked: the shares.
-        classes: of the samples.
+        classes: the classes of the samples.
         samples: the training images.
-        groups: of the samples, one for each.
-        elsewhere: groups with images in other splits. These stay in training, and so do those with an image without a label.
+        groups: the group of each sample.
+        elsewhere: groups with images in other splits. They stay in training, and so do groups with an image without a label.
 
     Raises:
-        ConfigError: a class that cannot be in every part, or no image with a label.
+        ConfigError: a class cannot be in every part, or no image has a label.
     """
     if not asked.shares:
         return {"train": samples}
@@ -109,24 +110,25 @@ def divided(
 
 
 class _Draw:
-    """Which groups go to which split that is held out; the others, and those that are ``staying``, are for training."""
+    """The draw that decides which groups go to which held-out split. All others, including those ``staying``, are for training."""
 
     def __init__(self, asked: HoldOut, classes: list[str], samples: list[Sample], groups: Sequence[str], staying: set[str]):
         self.asked, self.classes = asked, classes
-        self.images = Counter(sample.label for sample in samples)  # of each class
-        self.members: dict[str, list[int]] = {}  # the classes of each group's images
+        self.images = Counter(sample.label for sample in samples)  # number of images of each class
+        self.members: dict[str, list[int]] = {}  # the label of each image, by group
         self.trained: set[int] = set()  # classes with images that stay in training in any case
         for sample, group in zip(samples, groups, strict=True):
             if group not in staying:
                 self.members.setdefault(group, []).append(sample.label)
             else:
                 self.trained.add(sample.label)
-        self.free = Counter(label for labels in self.members.values() for label in set(labels))  # groups of each class not held out
-        self.taken: dict[str, Counter[int]] = {split: Counter() for split in asked.shares}  # images of each class
+        self.free = Counter(label for labels in self.members.values() for label in set(labels))  # groups left of each class
+        self.taken: dict[str, Counter[int]] = {split: Counter() for split in asked.shares}  # number of images of each class
         self.lacking = {split: sum(self._wanted(label, split) for label in range(len(classes))) for split in asked.shares}
         self.split_of: dict[str, str] = {}
 
     def drawn(self) -> dict[str, str]:
+        """Return the split of each group that is held out."""
         self._refuse_small_classes()
         ranked = sorted(self.members, key=lambda group: hashlib.sha256(os.fsencode(f"{self.asked.seed}\0{group}")).digest())
         for group in ranked:
@@ -139,14 +141,15 @@ class _Draw:
         return self.split_of
 
     def _wanted(self, label: int, split: str) -> int:
+        """Return the number of images of a class that a split should have."""
         return max(1, int(self.asked.shares[split] * self.images[label] + 0.5))
 
     def _fits(self, group: str, split: str) -> bool:
-        """Does a group bring a split nearer to its shares, without leading away from the number of images in all?"""
+        """Whether a group can be spared, and brings a split nearer to its shares of the classes and no further from its image count."""
         return len(self.members[group]) <= 2 * self.lacking[split] and self._gain(group, split) > 0 and self._spared(group, split)
 
     def _gain(self, group: str, split: str) -> float:
-        """By how much a group brings a split nearer to its shares of the classes, in sum."""
+        """Return by how much a group brings a split nearer to its shares of the classes, in sum."""
         taken, gain = self.taken[split], 0.0
         for label, count in sorted(Counter(self.members[group]).items()):
             wanted = self._wanted(label, split)
@@ -154,7 +157,7 @@ class _Draw:
         return gain
 
     def _spared(self, group: str, split: str) -> bool:
-        """Does each class of a group keep a group for training, and one for every other split that has none of it yet?"""
+        """Whether each class of a group would keep a group for training, and one for every other split that has none of it yet."""
         for label in set(self.members[group]):
             lacking = sum(other != split and not taken[label] for other, taken in self.taken.items())
             if self.free[label] - 1 < lacking + (label not in self.trained):
@@ -168,7 +171,7 @@ class _Draw:
         self.free.subtract(set(self.members[group]))
 
     def _take_for(self, label: int, split: str, ranked: list[str]) -> None:
-        """A group for a class that a split would lack: of large groups none may bring it nearer to its share."""
+        """Hold out a group for a class that a split would lack: if groups are large, none may bring the split nearer to its share."""
         able = (group for group in ranked if group not in self.split_of and label in self.members[group] and self._spared(group, split))
         group = max(able, key=lambda group: self._gain(group, split), default=None)
         if group is None:
@@ -177,11 +180,12 @@ class _Draw:
         self._take(group, split)
 
     def _refuse_small_classes(self) -> None:
+        """Raise a ConfigError if a class has fewer groups than there are parts."""
         parts, unit = self.asked.parts, self.asked.unit
         numbers = [self.free[label] for label in range(len(self.classes))]
         short = [label for label, number in enumerate(numbers) if number + (label in self.trained) < len(parts)]
         if short:
             small = first_few([f"{self.classes[label]} ({numbers[label]})" for label in short])
-            kept = " (without those that are in other splits too, or have an image without a label)" * bool(self.trained & {*short})
+            note = " (without those that are in other splits too, or have an image without a label)" * bool(self.trained & {*short})
             least = f"{'an image' if unit == 'images' else 'one'} each for {' and '.join(parts)}"
-            raise ConfigError(f"{self.asked.source}: too few {unit} in {small}{kept}, for {least}; add some, or {self.asked.leave_out}")
+            raise ConfigError(f"{self.asked.source}: too few {unit} in {small}{note}, for {least}; add some, or {self.asked.leave_out}")

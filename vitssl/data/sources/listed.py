@@ -1,4 +1,4 @@
-"""Data sets that lists and tables of image files name: the rows of `lists` and `tables` become samples."""
+"""Data sets given by lists and tables of image files: the rows of `lists` and `tables` become samples."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from vitssl.data.sources.folders import existing
 from vitssl.data.sources.samples import Options, Sample, Source, refuse_twice
 from vitssl.words import is_control
 
-MOST_LETTERS = 1000  # of a class's name
-LIST_OPTIONS = ("images", "label")  # others are splits, but for shares and their seed
+MOST_LETTERS = 1000  # characters of a class's name
+LIST_OPTIONS = ("images", "label")  # all others are splits, except for shares and their seed
 NUMBER = re.compile(r"[+-]?[0-9]*[.,]?[0-9]+%?")
 
 
@@ -26,16 +26,16 @@ def open_list(path: str, options: Options) -> Source:
     drawn = {key: values for key, values in options.items() if key in held_out.OPTIONS and _is_drawn(key, values)}
     splits = {split: items for split, items in options.items() if split not in {*LIST_OPTIONS, *drawn}}
     refuse_twice(f"list:{path}", options, splits)
-    asked = held_out.asked(f"list:{path}", drawn)
-    held_out.refuse_drawn_twice(asked, drawn, splits)
+    hold_out = held_out.asked(f"list:{path}", drawn)
+    held_out.refuse_drawn_twice(hold_out, drawn, splits)
     label = _label_column(path, options)
     rows = {split: [row for item in items for row in _listed(root, item, label)] for split, items in splits.items()}
     name = f"{root.resolve().name}/{Path(splits['train'][0]).stem}"
-    return _from_rows(name, root / options.get("images", ["."])[-1], rows, asked)
+    return _from_rows(name, root / options.get("images", ["."])[-1], rows, hold_out)
 
 
 def _is_drawn(key: str, values: list[str]) -> bool:
-    """Is this a seed, or a share: a number, and not the name of a list?"""
+    """Whether an option is a seed or a share, that is a number and not the name of a list."""
     return key == "seed" or any(NUMBER.fullmatch(value) for value in values)
 
 
@@ -64,21 +64,21 @@ def open_csv(path: str, options: Options) -> Source:
     source, file = f"csv:{path}", Path(path).expanduser()
     refuse_twice(source, options)
     group = options.get("group", [""])[-1]
-    asked = held_out.asked(source, options, unit=f"values of {group}" if group else "images")
+    hold_out = held_out.asked(source, options, unit=f"values of {group}" if group else "images")
     rows = tables.read_csv(file, {what: values[0] for what, values in options.items() if what not in (*held_out.OPTIONS, "images")})
-    held_out.refuse_drawn_twice(asked, options, rows)
-    return _from_rows(file.stem, file.parent / options.get("images", ["."])[-1], rows, asked)
+    held_out.refuse_drawn_twice(hold_out, options, rows)
+    return _from_rows(file.stem, file.parent / options.get("images", ["."])[-1], rows, hold_out)
 
 
 def _from_rows(name: str, root: Path, rows: dict[str, list[lists.Row]], asked: held_out.HoldOut) -> Source:
-    """The classes are those of the train split, in the order of their labels."""
+    """Make a source from rows by split. The classes are those of the train split, in the order of their labels."""
     for row in itertools.chain(*rows.values()):
         _check(row)
-    _check_there(root, [row for listed in rows.values() for row in listed])
+    _check_there(root, [row for split_rows in rows.values() for row in split_rows])
     names = _class_names(rows.get("train", []))
     labels = {"": UNLABELLED} | {label: k for k, label in enumerate(names)}
-    splits = {split: [_sample(root, row, split, labels) for row in listed] for split, listed in rows.items()}
-    groups = {split: [row.group or row.path for row in listed] for split, listed in rows.items()}
+    splits = {split: [_sample(root, row, split, labels) for row in split_rows] for split, split_rows in rows.items()}
+    groups = {split: [row.group or row.path for row in split_rows] for split, split_rows in rows.items()}
     elsewhere = set(itertools.chain(*(groups[split] for split in groups if split != "train")))
     classes = list(names.values())
     if "train" in splits:
@@ -87,10 +87,10 @@ def _from_rows(name: str, root: Path, rows: dict[str, list[lists.Row]], asked: h
 
 
 def _check(row: lists.Row) -> None:
-    """Refuse what cannot be printed, stored as UTF-8, or called a class.
+    """Refuse a row with text that cannot be printed, stored as UTF-8, or be the name of a class.
 
     Raises:
-        ConfigError: naming the place in the list.
+        ConfigError: there is such text; the message names the place in the list.
     """
     for text in (row.path, row.label, row.name):
         if not text.isprintable() and any(map(is_control, text)):
@@ -100,10 +100,10 @@ def _check(row: lists.Row) -> None:
 
 
 def _check_there(root: Path, rows: list[lists.Row]) -> None:
-    """Refuse a list of which images are missing.
+    """Refuse a list if images of it are missing.
 
     Raises:
-        ConfigError: naming the place of the first one, and how many there are.
+        ConfigError: images are missing; the message names the place of the first one and how many there are.
     """
     missing = [row for row in rows if not os.path.isfile(os.path.join(root, row.path))]
     if missing:
@@ -123,12 +123,12 @@ def _sample(root: Path, row: lists.Row, split: str, labels: dict[str, int]) -> S
 def _several_columns(row: lists.Row) -> str:
     if row.columns <= 2:
         return ""
-    taken = f"of its {row.columns} columns the last is taken for the label, and all before it for the path"
-    return f"; {taken}; label=2 takes column 2, and column 1 for the path"
+    rule = f"of its {row.columns} columns the last is taken for the label, and all before it for the path"
+    return f"; {rule}; label=2 takes column 2, and column 1 for the path"
 
 
 def _class_names(rows: list[lists.Row]) -> dict[str, str]:
-    """Name of each label, in the labels' order (numbers by value): the rows' names where they are one to one, else the label."""
+    """Return the name of each label, in the labels' order (numbers by value): the rows' names if they are one to one, else the label."""
     names: dict[str, set[str]] = {}
     for row in rows:
         if row.label:

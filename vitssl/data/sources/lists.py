@@ -6,7 +6,7 @@
     .mat    arrays `file_list` and `labels` (Stanford Dogs)
     CUB     images.txt, image_class_labels.txt, train_test_split.txt, classes.txt, each with an image's or class's id first
 
-Here lists are read, not images. Everything that is wrong with a list is a ConfigError of one line that names the file.
+Here lists are read, not images. Whatever is wrong with a list is a ConfigError of one line that names the file.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from vitssl.config import ConfigError
 from vitssl.reader import read_whole
 from vitssl.words import counted
 
-READ_S, READ_BYTES_PER_S = 20, 1e6  # one of 12,000 images takes half a second, one of a million and 130 MB takes twenty
-# each path is a separate cell
+# a .mat of 12,000 images takes half a second and one of a million (130 MB) twenty, since each path in it is a separate cell
+READ_S, READ_BYTES_PER_S = 20, 1e6
 READ_MAT = """
 import io, json, resource, sys
 from scipy.io import loadmat
@@ -43,14 +43,18 @@ class Row(NamedTuple):
 
     where: str  # file and line, for messages
     path: str  # relative to the folder of the images
-    label: str  # the class as the list writes it; "" is unlabelled
-    name: str  # what to call that class, if all images of it agree
-    group: str = ""  # that it belongs to, and is not to be parted from; "" is none but that of the path
-    columns: int = 2  # of its line of text, of which the last one was taken for the label and all others for the path
+    label: str  # the class as the list writes it; "" if it is unlabelled
+    name: str  # what to call the class, if all images of it agree
+    group: str = ""  # the group that it must stay with; "" if its path is its only group
+    columns: int = 2  # columns of its line of text; the last was taken for the label, all others for the path
 
 
 def read_list(file: Path, label: int | None = None) -> list[Row]:
-    """The images of a list file, whose layout follows from its ending; in text the column of that number is the label, else the last."""
+    """Read the images of a list file, whose layout follows from its ending.
+
+    Args:
+        label: the number of the column of text that holds the label; None takes the last.
+    """
     reader = {".json": _json_rows, ".mat": _mat_rows}.get(file.suffix.lower())
     if reader and label:
         raise ConfigError(f"{file}: label={label} is a column of lists of text, and this is none; leave it out")
@@ -60,22 +64,22 @@ def read_list(file: Path, label: int | None = None) -> list[Row]:
 
 
 def read_class_list(file: Path, name: str) -> list[Row]:
-    """The images of a class, in the folder of that name: a file name on each line (COVID-CT)."""
+    """Read the images of one class, in the folder of its name, from a file with a file name on each line (COVID-CT)."""
     return [Row(where, f"{name}/{line}", name, name) for where, line in _lines(file)]
 
 
 def _lines(file: Path) -> Iterator[tuple[str, str]]:
-    """(file:number, stripped text) of each line that is not blank."""
+    """Yield (file:number, stripped text) of each line that is not blank."""
     for number, line in enumerate(read_text(file).split("\n"), 1):
         if line.strip():
             yield f"{file}:{number}", line.strip()
 
 
 def read_text(file: Path) -> str:
-    """The content of a list file.
+    """Return the text of a list file.
 
     Raises:
-        ConfigError: no such file, or no text.
+        ConfigError: there is no such file, or it is not text.
     """
     try:
         return io.TextIOWrapper(io.BytesIO(read_whole(file)), "utf-8-sig").read()
@@ -106,13 +110,13 @@ def _rows_of_columns(file: Path, label: int) -> Iterator[Row]:
 
 
 def _columns(line: str) -> list[str]:
-    """What stands between tabs, else between commas, else between blanks."""
+    """Split a line at tabs if it has any, else at commas, else at blanks."""
     separator = next((separator for separator in "\t," if separator in line), None)
     return [column.strip() for column in line.split(separator)]
 
 
 def _without_separators(text: str) -> str:
-    """Without white space and commas at its end. A pattern would look at a line of nothing else once for each of its characters."""
+    """Strip white space and commas from the end. A pattern would scan a line of nothing else once for each of its characters."""
     end = len(text)
     while end and (text[end - 1].isspace() or text[end - 1] == ","):
         end -= 1
@@ -120,7 +124,7 @@ def _without_separators(text: str) -> str:
 
 
 def _row(where: str, path: str, label: str, columns: int = 2) -> Row:
-    """A row that names no class: a number is called after the folder of its images."""
+    """Return a row that names no class: a number is called after the folder of its images."""
     return Row(where, path, label, PurePosixPath(path).parent.name if label.isdecimal() else label, columns=columns)
 
 
@@ -141,7 +145,7 @@ def _json_rows(file: Path) -> Iterator[Row]:
 
 
 def _written(value: object) -> str:
-    """A name or a number of a JSON list as text; other things are a TypeError."""
+    """Return a name or a number of a JSON list as text; raise a TypeError for anything else."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise TypeError
     return str(value)
@@ -160,23 +164,26 @@ def _coco_rows(file: Path, content: dict) -> Iterator[Row]:
 
 
 def _mat_rows(file: Path) -> Iterator[Row]:
-    """scipy reads in a process of its own: a damaged file can end it by a signal, keep it busy, or ask for any amount of memory."""
+    """Yield the rows of a .mat file.
+
+    scipy reads it in a process of its own: a damaged file can end it by a signal, keep it busy, or ask for any amount of memory.
+    """
     try:
         content = read_whole(file)
     except OSError as error:
         raise ConfigError(f"{file}: cannot be read ({error.strerror})") from None
-    most_s = READ_S + len(content) / READ_BYTES_PER_S
-    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # each of its threads takes of the memory that is allowed
+    limit_s = READ_S + len(content) / READ_BYTES_PER_S
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # each of its threads takes up some of the memory that is allowed
     try:
-        read = subprocess.run(
-            [sys.executable, "-P", "-c", READ_MAT], input=content, capture_output=True, check=False, timeout=most_s, env=environment
+        result = subprocess.run(
+            [sys.executable, "-P", "-c", READ_MAT], input=content, capture_output=True, check=False, timeout=limit_s, env=environment
         )
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"{file}: not read within {most_s:.0f} s; it is damaged, or no list") from None
-    if read.returncode:
-        reason = (read.stderr.decode("utf-8", "replace").strip().splitlines() or ["it is damaged"])[-1]
+        raise ConfigError(f"{file}: not read within {limit_s:.0f} s; it is damaged, or no list") from None
+    if result.returncode:
+        reason = (result.stderr.decode("utf-8", "replace").strip().splitlines() or ["it is damaged"])[-1]
         raise ConfigError(f"{file}: expected a MATLAB file with file_list and labels ({reason[:200]})")
-    paths, labels = json.loads(read.stdout)
+    paths, labels = json.loads(result.stdout)
     if len(paths) != len(labels):
         raise ConfigError(f"{file}: {len(paths)} entries in file_list but {len(labels)} in labels")
     for number, (path, label) in enumerate(zip(paths, labels, strict=True)):
@@ -187,7 +194,7 @@ def _mat_rows(file: Path) -> Iterator[Row]:
 
 
 def read_cub(root: Path) -> dict[str, list[Row]]:
-    """Rows of the splits "train" and "test" of CUB-200-2011's layout, which NABirds shares; paths are relative to images/."""
+    """Read the splits "train" and "test" of CUB-200-2011's layout, which NABirds shares; paths are relative to images/."""
     paths, names = _by_id(root / "images.txt"), _by_id(root / "classes.txt")
     labels, training = _by_id(root / "image_class_labels.txt"), _by_id(root / "train_test_split.txt")
     splits: dict[str, list[Row]] = {"train": [], "test": []}
@@ -202,7 +209,7 @@ def read_cub(root: Path) -> dict[str, list[Row]]:
 
 
 def _by_id(file: Path) -> dict[str, str]:
-    """What follows the id on each line, by id."""
+    """Return what follows the id on each line of ``file``, by id."""
     pairs = (line.partition(" ") for _, line in _lines(file))
     return {key: value.strip() for key, _, value in pairs}
 

@@ -45,7 +45,7 @@ from vitssl.words import has_control, one_line
 
 
 def check_order(source: str, out: Path) -> None:
-    """Refuse what was typed the other way round.
+    """Refuse a source and a folder that were typed the other way round.
 
     Raises:
         ConfigError: ``out`` names a data set, and ``source`` does not.
@@ -56,42 +56,44 @@ def check_order(source: str, out: Path) -> None:
 
 
 def _names_one(source: str) -> bool:
+    """Whether ``source`` names a data set."""
     return source == "digits" or _is_kind(source) or os.path.isdir(source)
 
 
 def _is_kind(source: str) -> bool:
+    """Whether ``source`` starts with a kind of source and a colon."""
     kind, colon, _ = source.partition(":")
     return bool(colon) and kind in _KINDS
 
 
 def _holds_shards(folder: Path) -> bool:
-    """Of a build that may still be unfinished."""
+    """Whether ``folder`` holds the shards of a build, which may still be unfinished."""
     return any((folder / name).exists() for name in (INDEX_FILE, UNFINISHED))
 
 
 def names_a_source(text: str) -> bool:
-    """Is it the name of a source, such as wds:in/*.tar, or meant as one; not the path of a folder?"""
+    """Whether ``text`` names a source, such as wds:in/*.tar, or is meant to, instead of being the path of a folder."""
     kind, colon, _ = text.partition(":")
     return bool(colon) and bool(closest(kind, list(_KINDS)))
 
 
 def check_kind(source: str) -> None:
-    """Raises a ConfigError where no source has that name, whether or not its images are here."""
+    """Raise a ConfigError if ``source`` is of no known kind, whether or not its images are here."""
     kind, colon, _ = source.partition(":")
-    if (colon and kind in _KINDS) or source == "digits" or os.path.isdir(source):  # also of a text that is too long to be a path
+    if (colon and kind in _KINDS) or source == "digits" or os.path.isdir(source):  # isdir also takes a text that is too long to be a path
         return
     kinds = ", ".join(["digits", *(f"{kind}:..." for kind in _KINDS)])
-    near = closest(kind, list(_KINDS) if colon else ["digits"])
+    similar = closest(kind, list(_KINDS) if colon else ["digits"])
     folder = f"; write folder:{source}" if os.path.isdir(source.partition("?")[0]) else ""
-    hint = folder or did_you_mean([f"{name}{colon}" for name in near])
+    hint = folder or did_you_mean([f"{name}{colon}" for name in similar])
     raise ConfigError(f"source {source[:200]!r} is neither an existing folder nor one of {kinds}{hint}")
 
 
 def open_source(source: str) -> Source:
-    """The data set that a source string names.
+    """Open the data set that a source string names.
 
     Raises:
-        ConfigError: no such source, a missing split, a class without images, labels that do not fit; one line.
+        ConfigError: there is no such source, a split is missing, a class has no images, or labels do not fit; the message is one line.
     """
     if has_control(source):
         raise ConfigError(f"source {source[:200]!r} has a line break or another control character")
@@ -115,6 +117,7 @@ def open_source(source: str) -> Source:
 
 
 def _open(kind: str, rest: str) -> Source:
+    """Open the source of a known kind, given what follows the colon."""
     call, known = _KINDS[kind]
     path, _, query = rest.partition("?")
     options: Options = {}
@@ -129,7 +132,7 @@ def _open(kind: str, rest: str) -> Source:
     return call(path, options)
 
 
-# kind -> what opens it, and the options that it takes (None: any)
+# kind -> (the function that opens it, the options that it takes or None for any)
 _KINDS: dict[str, tuple[Callable[[str, Options], Source], tuple[str, ...] | None]] = {
     "folder": (open_folder, ("classes", "test", "val", "seed", UNLABELED)),
     "torchvision": (torchvision_sets.open_torchvision, ("root",)),

@@ -1,7 +1,7 @@
 """Tables of image files, one row for each image, under a header that names the columns: path, label and, perhaps, split.
 
-Values are separated by commas, semicolons (Excel in Europe) or tabs. Here tables are read, not images. Everything that is wrong with one is
-a ConfigError of one line that names the file.
+Values are separated by commas, semicolons (Excel in Europe) or tabs. Here tables are read, not images. Whatever is wrong with a table is a
+ConfigError of one line that names the file.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from vitssl.data.sources.lists import Row, read_text
 from vitssl.data.sources.splits import spelled
 from vitssl.words import counted, listed, one_line
 
-# what people call the columns of such a table
+# what people call the columns of such tables
 COLUMNS = {
     "path": ("path", "file", "filename", "file_name", "filepath", "file_path", "image", "image_path"),
     "label": ("label", "class", "class_name", "category", "target"),
     "split": ("split", "set", "subset"),
 }
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab"}
-MOST_SHOWN = 200  # characters of a header
+MOST_SHOWN = 200  # characters of a header that a message shows
 MISSING = {
     "path": "expected path,label[,split]",
     "split": "write train, test, val or unlabeled, or leave out the column, so that all rows are for training",
@@ -33,12 +33,12 @@ MISSING = {
 
 
 def read_csv(file: Path, chosen: Mapping[str, str] | None = None) -> dict[str, list[Row]]:
-    """Rows by split; without a column for it, the split is "train".
+    """Read the rows of a table by split; without a column for it, the split is "train".
 
     Args:
         file: the table.
-        chosen: what the table calls its columns, for those of "path" and "label" that are not in COLUMNS or not the only ones of them,
-            and for "group", which has no other name.
+        chosen: the table's names of its columns: of "path" and "label" if they are not the only ones in COLUMNS that fit, and of "group",
+            which has no other name.
     """
     text = read_text(file)
     try:
@@ -64,7 +64,7 @@ def _rows(file: Path, text: str, chosen: Mapping[str, str]) -> dict[str, list[Ro
 
 
 def _records(file: Path, reader: Iterator[list[str]], width: int, separator: str) -> Iterator[tuple[str, list[str]]]:
-    """(file:line, values) of each row that is not blank. A row of another width would have its values in the wrong columns."""
+    """Yield (file:line, values) of each row that is not blank. Refuse rows of another width: their values would be in the wrong columns."""
     for record in (record for record in reader if any(map(str.strip, record))):
         where = f"{file}:{reader.line_num}"
         if len(record) != width:
@@ -75,40 +75,40 @@ def _records(file: Path, reader: Iterator[list[str]], width: int, separator: str
 
 
 def _separator(text: str, chosen: Mapping[str, str]) -> str:
-    """That by which the header has the most columns that are known."""
+    """Return the separator by which the header has the most columns that are known."""
     known = {name for names in COLUMNS.values() for name in names} | {name.lower() for name in chosen.values()}
-    head = text.partition("\n")[0]
-    found = {separator: next(csv.reader([head], delimiter=separator), []) for separator in SEPARATORS}
-    return max(SEPARATORS, key=lambda separator: sum(column.strip().lower() in known for column in found[separator]))
+    header = text.partition("\n")[0]
+    headers = {separator: next(csv.reader([header], delimiter=separator), []) for separator in SEPARATORS}
+    return max(SEPARATORS, key=lambda separator: sum(column.strip().lower() in known for column in headers[separator]))
 
 
 def _places(file: Path, columns: list[str], chosen: Mapping[str, str]) -> dict[str, int]:
-    """Where in a row the path, the label and, if there is one, the split are, and what else was chosen."""
+    """Return the position in a row of the path, the label, the split if there is one, and whatever else was chosen."""
     if twice := next((column for column, times in Counter(columns).items() if column and times > 1), None):
         raise ConfigError(f"{file}: the column {one_line(twice)!r} is there twice; rename or delete one")
-    places = {}
+    positions = {}
     for what, column in chosen.items():
         if column not in columns:
             raise ConfigError(f"{file}: {what}={column}: there is no such column; it has {_shown(columns)}")
-        places[what] = columns.index(column)
+        positions[what] = columns.index(column)
     free = [column for column in columns if column not in chosen.values()]
     for what in COLUMNS:
         if what not in chosen and (column := _column(file, what, columns, free)):
-            places[what] = columns.index(column)
-    return places
+            positions[what] = columns.index(column)
+    return positions
 
 
 def _column(file: Path, what: str, columns: list[str], free: list[str]) -> str | None:
-    """What a table calls this column, which is one of the free ones; None where it has no split."""
+    """Return the name, among the ``free`` columns, of the column that holds ``what``; None if there is no split column."""
     if what in free:
         return what
-    found = [column for column in free if column.lower() in COLUMNS[what]]
-    if len(found) > 1:
+    matches = [column for column in free if column.lower() in COLUMNS[what]]
+    if len(matches) > 1:
         choose = f", or choose with {what}=COLUMN" if what != "split" else ""
-        raise ConfigError(f"{file}: columns {listed(found)} may each be the {what}; rename all but one{choose}")
-    if not found and what != "split":
+        raise ConfigError(f"{file}: columns {listed(matches)} may each be the {what}; rename all but one{choose}")
+    if not matches and what != "split":
         raise ConfigError(f"{file}: no column {what!r}; {_advice(file, what, columns)}")
-    return found[0] if found else None
+    return matches[0] if matches else None
 
 
 def _advice(file: Path, what: str, columns: list[str]) -> str:

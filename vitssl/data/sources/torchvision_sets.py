@@ -1,4 +1,4 @@
-"""torchvision's data sets: which splits they have, where they are, and how to reach their original files."""
+"""torchvision's data sets: their splits, the folder they are in, and access to their original files."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ SETS = {
 }
 
 
-# Sets that open their images themselves: where they keep the paths and labels, so that the files' bytes are kept.
+# Sets that open their images themselves: the attributes with the paths and labels, by which the files' bytes are kept.
 _FILES = {"OxfordIIITPet": ("_images", "_labels")}
 
 
 def open_set(name: str, root: str | Path = DEFAULT_ROOT) -> tuple[list[str], dict[str, list]]:
-    """Class names and, for each split, the data sets that make it up.
+    """Return class names and, for each split, the data sets that make it up.
 
-    A data set's items are (path of the original file where torchvision can tell it, else a PIL image; label).
+    The items of a data set are (path of the original file if torchvision can tell it, else a PIL image; label).
 
     Raises:
-        ConfigError: an unknown name, or data that is neither there nor can be downloaded.
+        ConfigError: the name is unknown, or the data is neither there nor can be downloaded.
     """
     if name not in SETS:
-        near = closest(name.lower(), [known.lower() for known in SETS])
-        meant = did_you_mean([f"torchvision:{known}" for known in SETS if known.lower() in near])
-        raise ConfigError(f"torchvision:{name}: not one of {', '.join(SETS)}{meant}")
+        similar = closest(name.lower(), [known.lower() for known in SETS])
+        suggestion = did_you_mean([f"torchvision:{known}" for known in SETS if known.lower() in similar])
+        raise ConfigError(f"torchvision:{name}: not one of {', '.join(SETS)}{suggestion}")
     root = Path(root).expanduser()
     splits = {split: [_open(name, root, arguments) for arguments in parts] for split, parts in SETS[name].items()}
     first = splits["train"][0]
@@ -82,6 +82,8 @@ def _open(name: str, root: Path, arguments: dict):
 
 
 class _Files(list):
+    """The (path, label) of each image of a data set that opens its images itself."""
+
     def __init__(self, opened, paths: str, labels: str):
         super().__init__(zip(map(str, getattr(opened, paths)), getattr(opened, labels), strict=True))
         self.classes = opened.classes

@@ -3,13 +3,13 @@
     wds:TARS?test=TARS              TARS is a path in which {000..146} stands for each of these numbers, {a,b} for each of these words and
                                     * for anything; the first are for training. test, val and unlabeled are relative to the folder of
                                     the first, unless they are absolute
-    image=jpg;png                   the endings of the members that are images, instead of all that are known
-    label=cls                       the ending of the members that hold a sample's label, a number or a name; or json.FIELD, where it
-                                    stands in FIELD (or FIELD.FIELD) of the member ending in json
+    image=jpg;png                   the endings of the members that are images, instead of all known image endings
+    label=cls                       the ending of the members that hold a sample's label, a number or a name; or json.FIELD, if it is
+                                    in FIELD (or FIELD.FIELD) of the member ending in json
     classes=FILE                    the names of the classes, one a line, in the order of their numbers
 
-Without a file of them, the classes are the numbers up to the highest or, where not all are numbers, the names, sorted, that occur in the
-training tars. Here tars are listed, not read.
+Without such a file, the classes are the numbers up to the highest label in the training tars or, if not all labels are numbers, the names
+that occur there, sorted. Here tars are listed, not read.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ MOST_TARS = 1_000_000
 
 
 def open_tars(pattern: str, options: Options) -> Tars:
-    """The tars of a WebDataset, and how to read them.
+    """List the tars of a WebDataset, and say how to read them.
 
     Raises:
-        ConfigError: tars that are not there, or options that fit nothing; one line.
+        ConfigError: tars are missing, or options fit nothing; the message is one line.
     """
     pattern = str(Path(pattern).expanduser())
     training = expanded(pattern)
@@ -46,16 +46,16 @@ def open_tars(pattern: str, options: Options) -> Tars:
     folder = os.path.dirname(pattern)
     others = {split: [os.path.join(folder, item) for item in options[split]] for split in SPLITS if split in options}
     tars = {"train": training} | {split: list(chain.from_iterable(map(expanded, items))) for split, items in others.items()}
-    _refuse_twice(pattern, [tar for of_split in tars.values() for tar in of_split])
-    above = os.path.commonpath([os.path.dirname(tar) for of_split in tars.values() for tar in of_split])
-    splits = {split: [Sample(os.path.relpath(tar, above), UNLABELLED, tar) for tar in of_split] for split, of_split in tars.items()}
+    _refuse_twice(pattern, [tar for paths in tars.values() for tar in paths])
+    parent = os.path.commonpath([os.path.dirname(tar) for paths in tars.values() for tar in paths])
+    splits = {split: [Sample(os.path.relpath(tar, parent), UNLABELLED, tar) for tar in paths] for split, paths in tars.items()}
     classes = _class_names(Path(folder, options["classes"][-1]).expanduser()) if "classes" in options else []
     endings = [ending.strip().removeprefix(".").lower() for ending in re.split("[;,]", ";".join(options.get("image", ENDINGS)))]
     return Tars(name_of(pattern), classes, splits, tuple(endings), *_member_and_field(pattern, options.get("label", [LABEL])[-1]))
 
 
 def name_of(pattern: str) -> str:
-    """What such a data set is called: how the names of its training tars begin, but for "train" and a number, or else their folder."""
+    """Return the name of a WebDataset: how its training tars' names begin, without "train" and a number, or else their folder's name."""
     path = Path(pattern).absolute()
     names = (
         re.split(r"[{*]", name.removesuffix(".tar"))[0].rstrip("-_.") for name in (path.name, path.parent.name, path.parent.parent.name)
@@ -64,7 +64,7 @@ def name_of(pattern: str) -> str:
 
 
 def is_here(pattern: str) -> bool:
-    """Are there all tars of a pattern?"""
+    """Whether all tars of a pattern exist."""
     try:
         return bool(expanded(str(Path(pattern).expanduser())))
     except ConfigError:
@@ -72,24 +72,25 @@ def is_here(pattern: str) -> bool:
 
 
 def expanded(pattern: str) -> list[str]:
-    """The absolute paths of the tars that a pattern names, in its order.
+    """Return the absolute paths of the tars that a pattern names, in its order.
 
     Raises:
-        ConfigError: one is not there, or none matches.
+        ConfigError: a tar does not exist, or none matches.
     """
-    found = [path for name in _without_braces(pattern) for path in (sorted(glob.glob(name)) if "*" in name else [name])]
-    if missing := [path for path in found if not os.path.isfile(path)]:
-        others = f" (and {len(missing) - 1:,} more of {len(found):,})" if len(missing) > 1 else ""
-        raise ConfigError(f"wds:{pattern}: there is no tar {missing[0]}{others}")
-    if not found:
+    paths = [path for name in _without_braces(pattern) for path in (sorted(glob.glob(name)) if "*" in name else [name])]
+    if missing := [path for path in paths if not os.path.isfile(path)]:
+        more = f" (and {len(missing) - 1:,} more of {len(paths):,})" if len(missing) > 1 else ""
+        raise ConfigError(f"wds:{pattern}: there is no tar {missing[0]}{more}")
+    if not paths:
         raise ConfigError(f"wds:{pattern}: no tar matches {pattern}")
-    return [os.path.abspath(path) for path in found]
+    return [os.path.abspath(path) for path in paths]
 
 
 def _without_braces(pattern: str) -> list[str]:
+    """Return the names that a pattern with braces stands for."""
     from braceexpand import UnbalancedBracesError, braceexpand
 
-    for first, last in re.findall(r"(\d+)\.\.(\d+)", pattern):  # before they are counted out in memory
+    for first, last in re.findall(r"(\d+)\.\.(\d+)", pattern):  # before all of them are listed in memory
         if abs(int(last[:20]) - int(first[:20])) >= MOST_TARS:
             raise ConfigError(f"wds:{pattern}: {{{first}..{last}}} are more than {MOST_TARS:,} tars")
     try:
@@ -102,11 +103,12 @@ def _without_braces(pattern: str) -> list[str]:
 
 
 def _refuse_no_test(pattern: str, options: Options) -> None:
+    """Raise a ConfigError if the options name no tars to test on."""
     share = "test" in options and re.fullmatch(r"0?\.\d+", options["test"][-1])
     if "test" in options and not share:
         return
-    found = f"test={options['test'][-1]} would divide tars, which stay as they are" if share else "no test split"
-    raise ConfigError(f"wds:{pattern}: {found}; name the tars to test on, as in 'wds:{pattern}?test=test-{{000..009}}.tar'")
+    reason = f"test={options['test'][-1]} would divide tars, which stay as they are" if share else "no test split"
+    raise ConfigError(f"wds:{pattern}: {reason}; name the tars to test on, as in 'wds:{pattern}?test=test-{{000..009}}.tar'")
 
 
 def _refuse_twice(pattern: str, tars: list[str]) -> None:
@@ -115,6 +117,7 @@ def _refuse_twice(pattern: str, tars: list[str]) -> None:
 
 
 def _member_and_field(pattern: str, label: str) -> tuple[str, tuple[str, ...]]:
+    """Return the ending of the members that the option ``label`` names, and the field in their JSON, empty for other members."""
     member, json, field = label.removeprefix(".").partition("json.")
     if member.endswith("json") or (json and not field):
         raise ConfigError(f"wds:{pattern}: label={label} does not say where in the JSON the label stands; write label=json.FIELD")
