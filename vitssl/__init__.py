@@ -3,11 +3,11 @@
 The stable public API is small: ``vitssl.load(run_folder)`` gives a trained model with ``.predict(images)``, and everything
 else is reached through a sweep file and the command line.
 
-A tensor's name ends in its shape: ``tokens_BND`` is (B, N, D), ``sizes_B2`` is (B, 2). The letters, where the line "Shapes:" at the top
-of a file gives none of them another meaning:
+A tensor's name ends in its shape: ``tokens_BND`` is (B, N, D), ``sizes_B2`` is (B, 2). The letters mean the following, unless a line
+"Shapes:" at the top of a file gives them another meaning:
 
     B    images of this rank's part of a batch      V    views, or copies of a view
-    C    channels (RGB where there are three)       S    pixels per side of a square image
+    C    channels (RGB if there are three)          S    pixels per side of a square image
     H W  rows and columns of pixels or of a map     h w  rows and columns of a coarser grid
     N    patch tokens (of the output grid)          M    kept patch tokens of a masked pass
     P    prefix tokens: class token, registers      J    extra tokens, after the patches
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """``load`` on demand: a launcher imports this package on machines without torch."""
+    """Import ``load`` on demand: a launcher imports this package on machines without torch."""
     if name == "load":
         from vitssl.trained import load
 

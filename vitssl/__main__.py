@@ -1,4 +1,4 @@
-"""``vitssl``, and ``python -m vitssl``."""
+"""The entry point of ``vitssl`` and ``python -m vitssl``."""
 
 import sys
 
@@ -7,8 +7,8 @@ def main() -> int:
     try:
         from vitssl.cli import main as run
     except ModuleNotFoundError as error:
-        what = f"this Python ({sys.executable}) has no {error.name}"
-        print(f"error: {what}; activate vitssl's environment, or make it (README.md)", file=sys.stderr)
+        lack = f"this Python ({sys.executable}) has no {error.name}"
+        print(f"error: {lack}; activate vitssl's environment, or make it (README.md)", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

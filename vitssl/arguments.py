@@ -1,4 +1,4 @@
-"""What all commands have in common: a mistake is one line on stderr and exit code 2, without a traceback."""
+"""What all commands have in common: they report a mistake in one line on stderr, without a traceback, and exit with code 2."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from vitssl.config.suggestions import meant
 from vitssl.files import no_room
 from vitssl.words import one_line
 
-TEMPORARY, NAMED = re.compile(rf"(^|/)\.([^/]+?)\.{os.getpid()}\.tmp$"), r"\1\2"  # a file while this process writes it, and its name
+TEMPORARY, NAMED = re.compile(rf"(^|/)\.([^/]+?)\.{os.getpid()}\.tmp$"), r"\1\2"  # a file while this process writes it, and its final name
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line, which says what was probably meant.
+    """A parser whose errors are one line that says what was probably meant.
 
     Attributes:
-        takes_fields: it has key=value too, so that ``--lr 3`` was meant as one.
-        own_keys: what else of key=value words may have been meant as, before the fields.
-        elsewhere: what to type for commands and options that people look for here.
+        takes_fields: whether the command takes key=value too, so that ``--lr 3`` was probably meant as such a word.
+        own_keys: {option: keys that were probably meant}, which come before the fields of a Run.
+        elsewhere: {command or option that people look for here: what to type instead}.
     """
 
     takes_fields = False
@@ -33,10 +33,10 @@ class Parser(argparse.ArgumentParser):
     elsewhere: ClassVar[dict[str, str]] = {}
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's, which asks for what is missing before it names an option that there is not."""
+        """Parse as argparse does, but refuse unknown options first; argparse would first ask for missing arguments."""
         self._words = words = sys.argv[1:] if args is None else list(args)
         end = words.index("--") if "--" in words else len(words)
-        if self._subparsers is not None:  # what follows the command is the command's
+        if self._subparsers is not None:  # words after the command are for the command
             end = next((i for i, word in enumerate(words[:end]) if not word.startswith("-")), end)
         for name in (word.split("=")[0] for word in words[:end]):
             known = self._are_flags(name) or any(option.startswith(name) for option in self._own)
@@ -45,7 +45,7 @@ class Parser(argparse.ArgumentParser):
         return super().parse_known_args(words, namespace)
 
     def _are_flags(self, word: str) -> bool:
-        """Is it short options in one word, of which the last may have its value with it, as in -fn40?"""
+        """Whether ``word`` is several short options in one, the last perhaps with its value, as in -fn40."""
         for letter in word[1:]:
             action = self._option_string_actions.get(f"-{letter}")
             if action is None or letter == "h":
@@ -64,9 +64,9 @@ class Parser(argparse.ArgumentParser):
         elif word := re.match(r"unrecognized arguments: --?(\w[\w.-]*)", message):
             key = word[1].replace("-", "_")
             fields = [f"{name}=VALUE" for name in (self.own_keys.get(key) or meant(key))] if self.takes_fields else []
-            told = [self.elsewhere[f"--{key}"]] if f"--{key}" in self.elsewhere else []
-            near = told or fields or [f"--{name}" for name in closest(word[1], [option[2:] for option in self._own])]
-            message += did_you_mean(near)
+            instead = [self.elsewhere[f"--{key}"]] if f"--{key}" in self.elsewhere else []
+            suggestions = instead or fields or [f"--{name}" for name in closest(word[1], [option[2:] for option in self._own])]
+            message += did_you_mean(suggestions)
         elif message.startswith("unrecognized arguments: "):
             several = sum((Path(word) / "run.yaml").is_file() for word in self._words) > 1
             message += " (one run at a time)" if several else " (a name with spaces needs quotes, and a list commas without spaces)"
@@ -78,11 +78,11 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"error: {message}; see {self.prog} --help\n")
 
     def _meaning(self, name: str) -> str:
-        """An argument's choices, or the first words of its help, where it has any."""
-        mine = next((action for action in self._actions if name in (action.dest, action.metavar, *action.option_strings)), None)
-        if mine is not None and isinstance(mine.choices, tuple):
-            return f" ({', '.join(mine.choices[:-1])} or {mine.choices[-1]})"
-        return f" ({re.split('[;:] ', mine.help)[0]})" if mine is not None and mine.help else ""
+        """Return an argument's choices, or else the first words of its help, in parentheses; empty if it has neither."""
+        argument = next((action for action in self._actions if name in (action.dest, action.metavar, *action.option_strings)), None)
+        if argument is not None and isinstance(argument.choices, tuple):
+            return f" ({', '.join(argument.choices[:-1])} or {argument.choices[-1]})"
+        return f" ({re.split('[;:] ', argument.help)[0]})" if argument is not None and argument.help else ""
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
@@ -92,20 +92,20 @@ class Parser(argparse.ArgumentParser):
 
 
 def guarded(call: Callable[[], int | None], advice: str = "") -> int:
-    """The exit code of a command: 2 for a user's mistake, which is said in one line.
+    """Run a command and return its exit code. A user's mistake is reported in one line, and the code is 2.
 
     Args:
-        call: the command; what it gives is the exit code, None is 0.
-        advice: what to do where a file cannot be read or written.
+        call: the command; it returns the exit code, or None for 0.
+        advice: what to do if a file cannot be read or written.
     """
     try:
         code = call() or 0
-        sys.stdout.flush()  # here, where a reader that has left is expected
+        sys.stdout.flush()  # here, where BrokenPipeError is expected
         return code
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # whoever read our output, such as `head`, has left
+    except BrokenPipeError:  # the reader of our output, such as `head`, has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (OSError, RuntimeError) as error:
@@ -113,13 +113,13 @@ def guarded(call: Callable[[], int | None], advice: str = "") -> int:
             raise
         print(one_line(f"error: {reason}{advice}"), file=sys.stderr)
         return 2
-    except KeyboardInterrupt as error:  # with what is left of what it did, where there is more to say
+    except KeyboardInterrupt as error:  # whose text, if there is one, says what is left of the command's work
         print(f"interrupted: {error}" if str(error) else "interrupted", file=sys.stderr)
         return 130
 
 
 def _of_a_file(error: BaseException | None) -> str | None:
-    """What a file could not be read or written for, such as a full disk; None for another error."""
+    """Return why a file could not be read or written, such as a full disk; None for an error of another kind."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{TEMPORARY.sub(NAMED, str(error.filename2 or error.filename))}: {error.strerror}"
     full = no_room(error)

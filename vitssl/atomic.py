@@ -10,13 +10,13 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path, former: Path | None = None) -> Iterator[Path]:
-    """Gives a temporary name beside ``path``: what is written there takes its place at the end, unless an error came before.
+    """Yield a temporary name beside ``path``. At the end, the file of that name replaces ``path``, unless there was an error.
 
-    After a crash or on a full disk ``path``, or ``former``, holds the old content or the new one.
+    After a crash or on a full disk ``path``, or ``former``, holds either the old content or the new one.
 
     Args:
-        path: of the file.
-        former: where the old one is moved to, once the new one is whole.
+        path: the path of the file.
+        former: where to move the old file once the new one is complete.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -36,7 +36,7 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
 
 
 def move(temporary: Path, path: Path) -> None:
-    """Rename a file whose content is on the disk, and put the new name there too."""
+    """Rename a file whose content is on the disk, and make sure that its new name is on the disk too."""
     os.rename(temporary, path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:

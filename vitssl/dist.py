@@ -1,4 +1,4 @@
-"""Ranks: which one this process is, and sums over all of them.
+"""The ranks of a run: which one this process is, and communication between them.
 
 Everything works unchanged in a single process without a process group.
 """
@@ -35,12 +35,12 @@ def world_size() -> int:
 
 
 def local_world_size() -> int:
-    """Processes of this node; each uses another GPU, of the first ones that are visible."""
+    """Return the number of processes on this node; each uses a GPU of its own, and together they use the first visible ones."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 
 def leave_others() -> None:
-    """From here on this process is the only one: what is to be done is for one, and those that torchrun started beside it do nothing."""
+    """Make this process the only rank from here on: its work is for one process, and the others that torchrun started do nothing."""
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         os.environ.pop(name, None)
 
@@ -50,10 +50,10 @@ def is_main() -> bool:
 
 
 def device(name: str) -> torch.device:
-    """The device of this process for ``loop.device``.
+    """Return the device of this process for ``loop.device``.
 
     Raises:
-        ConfigError: cuda is requested and there is none for this rank.
+        ConfigError: cuda is requested, but there is no GPU for this rank.
     """
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
@@ -68,31 +68,34 @@ MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def autocast(where: torch.device, precision: str) -> torch.autocast:
-    """The context of every forward: 16 bits where the Run's precision says so."""
+    """Return the context of every forward pass: 16 bits if the Run's precision is bf16 or fp16."""
     return torch.autocast(where.type, dtype=MIXED.get(precision, torch.bfloat16), enabled=precision in MIXED)
 
 
 def inference_autocast(where: torch.device, precision: str) -> torch.autocast:
-    """The same of passes without gradients; but fp16 takes a CPU four times as long as fp32."""
+    """Return the context of passes without gradients: `autocast`, but fp32 for fp16 on a CPU, where fp16 takes four times as long."""
     return autocast(where, "fp32" if precision == "fp16" and where.type == "cpu" else precision)
 
 
 def set_precision(precision: str) -> None:
-    """Of matrix products and convolutions in fp32: TF32 where the Run's precision says so, which torch's default has for convolutions."""
-    # torch's newer fp32_precision flags make these and, in some versions, its compiler fail when they are read
+    """Set the precision of fp32 matrix products and convolutions: TF32 if the Run's precision says so, otherwise full fp32.
+
+    torch's default is TF32 for convolutions.
+    """
+    # torch's newer fp32_precision flags would make reading these fail, and in some versions torch's compiler too
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 
 def seed(where: torch.device, value: int) -> None:
-    """Of the random numbers of the CPU and of the GPU in use; ``torch.manual_seed`` takes time for all kinds of device."""
+    """Seed the random numbers of the CPU and of the GPU in use; ``torch.manual_seed`` spends time on every kind of device."""
     torch.default_generator.manual_seed(value)
     if where.type == "cuda":
         torch.cuda.manual_seed(value)
 
 
 def emulates(where: torch.device, precision: str) -> bool:
-    """Is this a GPU older than Ampere, that has no bf16 of its own, and the Run's precision is that?"""
+    """Whether the Run's precision is bf16 and the GPU has no native bf16, as it is older than Ampere."""
     return where.type == "cuda" and precision == "bf16" and torch.cuda.get_device_capability(where) < (8, 0)
 
 
@@ -105,7 +108,7 @@ def start(where: torch.device, timeout_s: float = 1800.0) -> None:
     _end_with_parent()
     backend = "cpu:gloo,cuda:nccl" if where.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_s))
-    traceback_with_rank = sys.excepthook  # torch's, which it has just set; it prints when it returns
+    traceback_with_rank = sys.excepthook  # torch's, which init_process_group has set; it prints when it returns
 
     def print_and_leave(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         traceback_with_rank(kind, error, trace)
@@ -115,12 +118,16 @@ def start(where: torch.device, timeout_s: float = 1800.0) -> None:
 
 
 def _end_with_parent() -> None:
-    """torchrun starts each rank in a new session, which a kill of its process group does not reach: they would train on without it."""
+    """End this process when its parent ends.
+
+    torchrun starts each rank in a new session, which a kill of torchrun's process group does not reach. The ranks would train on
+    without it.
+    """
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def hard_exit(code: int) -> NoReturn:
-    """End this process, without shutting down a process group that is still there: NCCL would wait for ranks that wait for this one."""
+    """End this process without shutting down an existing process group: NCCL would wait for ranks that wait for this one."""
     if not dist.is_initialized():
         sys.exit(code)
     sys.stdout.flush()
@@ -134,13 +141,15 @@ def stop() -> None:
 
 
 def lost_peer(error: BaseException) -> bool:
-    """Is this the end of another rank, seen from here? gloo raises plain RuntimeErrors that name their source file."""
+    """Whether ``error`` means that another rank has ended. gloo raises plain RuntimeErrors that name their source file."""
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo/transport" in str(error))
 
 
 def barrier(timeout_h: float) -> None:
-    """Wait until all ranks are here, for longer than the process group does: before training one node may decode images for hours, and
-    others not."""
+    """Wait until all ranks are here, for up to ``timeout_h`` hours, which is longer than the process group waits.
+
+    Before training, one node may decode images for hours while others do not.
+    """
     if dist.is_initialized():
         group = dist.new_group(backend="gloo", timeout=timedelta(hours=timeout_h))
         dist.all_reduce(torch.zeros(1), group=group)
@@ -148,26 +157,26 @@ def barrier(timeout_h: float) -> None:
 
 
 def all_sum(tensor: Tensor) -> Tensor:
-    """Sum over ranks, in place; without gradient."""
+    """Sum ``tensor`` over ranks, in place and without gradient."""
     if dist.is_initialized():
         dist.all_reduce(tensor)
     return tensor
 
 
 def all_max(tensor: Tensor) -> Tensor:
-    """Maximum over ranks, in place."""
+    """Take the maximum of ``tensor`` over ranks, in place."""
     if dist.is_initialized():
         dist.all_reduce(tensor, op=dist.ReduceOp.MAX)
     return tensor
 
 
 def anywhere(*flags: bool) -> list[bool]:
-    """Each flag is true where it is on any rank, so that all act at the same step."""
+    """Return for each flag whether it is true on any rank, so that all ranks act at the same step."""
     return [bool(flag) for flag in all_max(torch.tensor(flags, dtype=torch.int32)).tolist()]
 
 
 def from_main(tensor: Tensor) -> Tensor:
-    """The main rank's values on every rank, in place."""
+    """Copy the main rank's values of ``tensor`` to every rank, in place."""
     if dist.is_initialized():
         dist.broadcast(tensor, src=0)
     return tensor
@@ -187,7 +196,7 @@ class _Gather(torch.autograd.Function):
 
 
 def gather(tensor: Tensor) -> Tensor:
-    """The equally many rows of all ranks, in the order of ranks; the gradient is summed over ranks."""
+    """Return the rows of all ranks, in the order of ranks; each rank has equally many. The gradient is summed over ranks."""
     if dist.is_initialized():
         return _Gather.apply(tensor.contiguous())
     return tensor
@@ -195,7 +204,7 @@ def gather(tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def gather_rows(tensor: Tensor) -> Tensor:
-    """The rows of all ranks, of which each rank may have a different number, in the order of ranks; without gradient."""
+    """Return the rows of all ranks, in the order of ranks and without gradient; ranks may have different numbers of rows."""
     if not dist.is_initialized():
         return tensor
     counts = gather(torch.tensor([len(tensor)], device=tensor.device)).tolist()

@@ -1,4 +1,4 @@
-"""Places to write to, locks, and the JSON records of run folders."""
+"""Checks of places to write to, locks, and reading and writing the JSON records of run folders."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from vitssl.reader import open_regular, read_whole
 
 
 def hash_file(path: Path) -> str:
-    """sha256 of a file's content."""
+    """Return the sha256 of a file's content."""
     with open_regular(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def check_new(path: Path) -> None:
-    """Refuse, before a long computation, to write where something is or where nothing can be written.
+    """Refuse, before a long computation, a path that exists or that cannot be written.
 
     Raises:
-        ConfigError: naming the file or folder.
+        ConfigError: names the file or folder.
     """
     if path.exists():
         raise ConfigError(f"{path} exists; delete it, or choose another name")
@@ -41,10 +41,10 @@ def check_new(path: Path) -> None:
 
 
 def check_place(path: Path) -> None:
-    """Refuse, before a long computation, to write where nothing can be written.
+    """Refuse, before a long computation, a path in a folder that cannot be written.
 
     Raises:
-        ConfigError: naming the folder.
+        ConfigError: names the folder.
     """
     folder = nearest(path.absolute().parent)
     if not is_writable(folder):
@@ -52,17 +52,20 @@ def check_place(path: Path) -> None:
 
 
 def nearest(folder: Path) -> Path:
-    """The folder, or what is there, and may be seen, of the path to it."""
-    return next(there for there in (folder, *folder.parents) if os.path.exists(there))
+    """Return ``folder``, or its nearest parent that exists and that this user may see."""
+    return next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))
 
 
 def of_this_user() -> str:
-    """The name of this user's own folder for caches, in one that several may share."""
+    """Return the name of this user's own cache folder, which lies in a folder that several users may share."""
     return f"vitssl-cache-{os.getuid()}"
 
 
 def is_writable(folder: Path) -> bool:
-    """Can files be made in it? One is: by its mode root may write everywhere, in /proc and on read-only disks too."""
+    """Whether files can be made in ``folder``, found out by making one.
+
+    By file modes, root may write everywhere, even in /proc and on read-only disks.
+    """
     try:
         with tempfile.TemporaryFile(dir=folder):
             return True
@@ -71,10 +74,10 @@ def is_writable(folder: Path) -> bool:
 
 
 def open_lock(path: Path, field: str) -> IO:
-    """A file for `flock`, its folder created where it is missing; what it holds stays, and a link is not followed.
+    """Open a file for `flock`, and create its folder if it is missing. Existing content stays, and links are not followed.
 
     Raises:
-        ConfigError: naming ``field``, where the folder cannot be written.
+        ConfigError: the folder cannot be written; the error names ``field``.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,11 +89,11 @@ def open_lock(path: Path, field: str) -> IO:
 
 
 def flock(stream: IO, operation: int) -> None:
-    """`fcntl.flock`.
+    """Call `fcntl.flock`.
 
     Raises:
-        BlockingIOError: another process holds it, where ``operation`` does not wait.
-        ConfigError: the file system has no locks (Lustre that is mounted without them).
+        BlockingIOError: another process holds the lock, and ``operation`` does not wait.
+        ConfigError: the file system has no locks (such as Lustre mounted without them).
     """
     try:
         fcntl.flock(stream, operation)
@@ -104,10 +107,10 @@ def flock(stream: IO, operation: int) -> None:
 
 @contextmanager
 def held(path: Path, field: str) -> Iterator[bool]:
-    """Hold a lock; False where another process holds it.
+    """Hold a lock; yield False if another process holds it.
 
     Raises:
-        ConfigError: naming ``field``, where its folder cannot be written.
+        ConfigError: the lock's folder cannot be written; the error names ``field``.
     """
     with open_lock(path, field) as lock:
         try:
@@ -119,14 +122,20 @@ def held(path: Path, field: str) -> Iterator[bool]:
 
 
 def no_room(error: BaseException | None) -> OSError | None:
-    """The full disk, or the used up quota, that an error comes from; None for others. torch.save raises another error from it."""
+    """Return the error of a full disk or a used-up quota that ``error`` comes from; None if it comes from something else.
+
+    torch.save raises an error of its own after such an error.
+    """
     while error is not None and not (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
         error = error.__cause__ or error.__context__
     return error
 
 
 def busy_file(stop_file: Path) -> Path:
-    """What training leaves next to its launcher's stop file where another process trains its run, whose folder must not change."""
+    """Return the file that training leaves beside its launcher's stop file if another process trains the run already.
+
+    The run's folder must not change then.
+    """
     return stop_file.with_name("busy")
 
 
@@ -134,15 +143,15 @@ def busy_file(stop_file: Path) -> Path:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write atomically: a reader or a kill sees the old file or the new one."""
+    """Write ``value`` as JSON, atomically: a reader, or a kill, finds the old file or the new one."""
     write_atomically(path, json.dumps(value, indent=1).encode())
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The file's content; empty where there is no such file.
+    """Return the content of a JSON file; empty if there is no such file.
 
     Raises:
-        ConfigError: it cannot be read, is damaged, or not as `vitssl.records` says of the files of its name.
+        ConfigError: the file cannot be read, is damaged, or does not match the schema for its name in `vitssl.records`.
     """
     text = _text(path)
     if text is None:
@@ -153,10 +162,10 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics.jsonl; a last line that is being written, or that a kill cut off, is left out.
+    """Return the lines of a metrics.jsonl or errors.jsonl. A last line that is being written, or was cut off by a kill, is left out.
 
     Raises:
-        ConfigError: it cannot be read, or another line is damaged, or not as `vitssl.records` says.
+        ConfigError: the file cannot be read, or another line is damaged or does not match its schema in `vitssl.records`.
     """
     lines = (_text(path) or "").split("\n")[:-1]
     events = [_parsed(line, path) for line in lines if line]
@@ -165,11 +174,11 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 
 
 def read_intact(path: Path) -> bytes:
-    """The content of an .npz file, of which every part has the checksum that was written with it.
+    """Return the content of an .npz file whose parts all have the checksums that were written with them.
 
     Raises:
         FileNotFoundError, NotADirectoryError: there is no such file.
-        ConfigError: it cannot be read, or is damaged.
+        ConfigError: the file cannot be read, or is damaged.
     """
     content = read_file(path)
     try:
@@ -183,11 +192,11 @@ def read_intact(path: Path) -> bytes:
 
 
 def read_file(path: Path) -> bytes:
-    """As `read_whole`, for a person.
+    """Return a file's content as `read_whole` does, with errors for the user.
 
     Raises:
         FileNotFoundError, NotADirectoryError: there is no such file.
-        ConfigError: it cannot be read, is none, or is too large.
+        ConfigError: it cannot be read, is not a regular file, or is too large.
     """
     try:
         return read_whole(path)
@@ -198,7 +207,7 @@ def read_file(path: Path) -> bytes:
 
 
 def _text(path: Path) -> str | None:
-    """The text of a file; None where there is no such file."""
+    """Return the text of a file; None if there is no such file."""
     try:
         return read_file(path).decode("utf-8")
     except (FileNotFoundError, NotADirectoryError):
@@ -210,7 +219,7 @@ def _text(path: Path) -> str | None:
 def _parsed(text: str, path: Path) -> dict[str, Any]:
     try:
         record = json.loads(text)
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError
+    except (ValueError, RecursionError) as error:  # a number of 5,000 digits raises ValueError
         raise ConfigError(f"damaged, not JSON ({error}); restore it from a backup, or delete it", place=str(path)) from None
     if not isinstance(record, dict):
         raise ConfigError("damaged, not a JSON object; restore it from a backup, or delete it", place=str(path))
@@ -218,20 +227,24 @@ def _parsed(text: str, path: Path) -> dict[str, Any]:
 
 
 def runs_that_begin(path: Path) -> list[Path]:
-    """The run folders whose names begin like a path that is not there itself: with whole words (ssat-s1 is not ssat-s10), but for the
-    hash at their ends, or where the path ends in a star. Where none does, those that have its words in this order: ssat-s1 is
-    ssat-equal_epochs-s1-0123 too."""
+    """Return the run folders whose names begin with the name of ``path``, which does not exist itself.
+
+    Words must match as a whole (ssat-s1 does not stand for ssat-s10), except within the hash at the end of a run's name, or if ``path``
+    ends in a star or a dash. If no name begins so, return the runs whose names have these words in this order: ssat-s1 then stands for
+    ssat-equal_epochs-s1-0123 too.
+    """
     begin = path.name.rstrip("*")
-    names = sorted(found.parent.name for found in path.parent.glob(f"{glob.escape(begin)}*/run.yaml"))
-    ends = ((name, name.removeprefix(begin)) for name in names)
+    names = sorted(run_yaml.parent.name for run_yaml in path.parent.glob(f"{glob.escape(begin)}*/run.yaml"))
+    rests = ((name, name.removeprefix(begin)) for name in names)
     starred = path.name.endswith(("*", "-"))
-    begun = [path.parent / name for name, end in ends if starred or end.startswith("-") or "-" not in end]
-    return begun or [
+    matches = [path.parent / name for name, end in rests if starred or end.startswith("-") or "-" not in end]
+    return matches or [
         run.parent for run in sorted(path.parent.glob("*/run.yaml")) if _has_words(run.parent.name, begin.strip("-").split("-"))
     ]
 
 
 def _has_words(name: str, words: list[str]) -> bool:
-    """Does a run's name begin with the first of these words, and has it the others in their order?"""
-    of_name = iter(name.split("-"))
-    return len(words) > 1 and next(of_name) == words[0] and all(word in of_name for word in words[1:])  # each is looked for behind the last
+    """Whether a run's name begins with the first of ``words``, of which there are several, and has the others in their order."""
+    name_words = iter(name.split("-"))
+    # each word is looked for after the one before
+    return len(words) > 1 and next(name_words) == words[0] and all(word in name_words for word in words[1:])

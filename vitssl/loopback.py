@@ -1,7 +1,7 @@
-"""torchrun for a job of one node: ``python -m vitssl.loopback --nproc-per-node 2 -m vitssl.train FOLDER``.
+"""torchrun for a job on one node: ``python -m vitssl.loopback --nproc-per-node 2 -m vitssl.train FOLDER``.
 
-Its processes find each other and exchange gradients over the loopback interface alone; torchrun by itself listens on every address,
-and asks nobody who is there.
+Its processes find each other and exchange gradients over the loopback interface alone. torchrun by itself listens on every address and
+does not check who connects.
 """
 
 from __future__ import annotations
@@ -19,8 +19,11 @@ TIMEOUT_S = 600  # as torchrun's
 
 
 class Loopback(StaticTCPRendezvous):
-    """torchrun's static rendezvous, whose store gets a socket that is bound already: to the loopback interface, and to a port that
-    nobody can take in between. It is static because torchrun's elastic ones unpickle what they find in their store."""
+    """torchrun's static rendezvous with a store on the loopback interface.
+
+    The store gets a socket that is already bound, so that nobody can take its port in between. The rendezvous is static because torchrun's
+    elastic ones unpickle what they find in their store.
+    """
 
     def __init__(self, parameters: RendezvousParameters):
         listening = socket.create_server((ADDRESS, 0))
@@ -34,9 +37,9 @@ class Loopback(StaticTCPRendezvous):
 
 
 def main(words: list[str]) -> None:
-    """torchrun with these arguments, of one node."""
+    """Run torchrun on one node with the arguments ``words``."""
     rendezvous_handler_registry.register("loopback", Loopback)
-    # of the ranks; also where a site sets another for its jobs of several nodes
+    # for the ranks; a site may have set another interface for jobs on several nodes
     os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
     run.main(["--rdzv-backend", "loopback", "--rdzv-endpoint", f"{ADDRESS}:0", "--max-restarts", "0", *words])
 

@@ -1,4 +1,4 @@
-"""The Model: one backbone and the weighted sum of the active objectives; the one module that DDP wraps."""
+"""The Model: one backbone and the weighted sum of the active objectives. It is the one module that DDP wraps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vitssl.objectives.step import Step
 
 
 class Model(nn.Module):
-    """``forward`` gives the total loss and its terms; ``predict`` the logits."""
+    """A backbone with its objectives. ``forward`` gives the total loss and its terms, and ``predict`` the logits."""
 
     def __init__(self, backbone: Backbone, objectives: dict[str, Objective], frozen: bool = False):
         super().__init__()
@@ -29,18 +29,18 @@ class Model(nn.Module):
         backbone.requires_grad_(not frozen)
 
     def train(self, mode: bool = True) -> Model:
-        """Training mode; a frozen backbone stays in evaluation mode."""
+        """Switch to training mode; a frozen backbone stays in evaluation mode."""
         super().train(mode)
         if self.frozen:
             self.backbone.eval()
         return self
 
     def step(self, batch: Batch) -> Step:
-        """The backbone's passes over a batch."""
+        """Return the `Step` that makes the backbone's passes over a batch."""
         return Step(self.backbone, batch, out_indices=self.out_indices, whole_pass=self.whole_pass, frozen=self.frozen)
 
     def forward(self, batch: Batch, progress: Tensor) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
-        """(total, raw terms, weighted terms); the last two are detached."""
+        """Return (total loss, raw terms, weighted terms); the terms are detached."""
         step = self.step(batch)
         terms: dict[str, Tensor] = {}
         weighted: dict[str, Tensor] = {}
@@ -54,34 +54,36 @@ class Model(nn.Module):
         return (total, *detached)
 
     def start(self, class_counts_K: Tensor) -> None:
-        """Before the first step, and before DDP.
+        """Prepare the objectives, before the first step and before DDP wraps the model.
 
         Args:
-            class_counts_K: int64, the labelled training images of each class.
+            class_counts_K: int64, the number of labelled training images of each class.
         """
         for objective in self.objectives.values():
             objective.start(self.backbone, class_counts_K)
 
     def before_step(self, progress: float) -> None:
-        """When all of a step's gradients are there, before they are clipped and used."""
+        """Call the objectives when all gradients of a step are computed, before they are clipped and used."""
         for objective in self.objectives.values():
             objective.before_step(progress)
 
     def after_step(self, progress: float) -> None:
-        """After the optimiser's step."""
+        """Call the objectives after the optimiser's step."""
         for objective in self.objectives.values():
             objective.after_step(self.backbone, progress)
 
     def predict(self, batch: Batch) -> Tensor | None:
-        """Logits (B, K) of view "main", or None where no objective classifies."""
-        step = Step(self.backbone, batch, out_indices=self.out_indices)  # also of a frozen backbone, whose gradients may be asked for
+        """Return the logits (B, K) of view "main", or None if no objective classifies."""
+        step = Step(self.backbone, batch, out_indices=self.out_indices)  # with gradients even if the backbone is frozen
         predictions = (objective.predict(step, batch) for objective in self.objectives.values())
         return next((logits_BK for logits_BK in predictions if logits_BK is not None), None)
 
 
 def _check_terms(name: str, losses: dict[str, Tensor], others: Collection[str]) -> None:
-    """Each term must count once and be known as this objective's: a name that is taken would take the place of another's loss, a vector
-    would be summed, and what is detached would train nothing."""
+    """Check that each loss term counts once and that its name shows the objective.
+
+    A name that is taken would replace another objective's loss, a vector would be summed, and a detached loss would train nothing.
+    """
     if not isinstance(losses, dict):
         raise TypeError(f"objective {name}: it gives {type(losses).__name__}; a dict of its terms is wanted, such as {{{name!r}: loss}}")
     for term, loss in losses.items():
@@ -96,14 +98,14 @@ def _check_terms(name: str, losses: dict[str, Tensor], others: Collection[str]) 
 
 
 def build(run: Run, num_classes: int) -> Model:
-    """The Run's model, on the CPU, initialised from ``run.seed`` alone, independent of earlier random draws.
+    """Build the Run's model on the CPU, initialised from ``run.seed`` alone, independent of earlier random draws.
 
     The objective of field ``name``, whose config is ``NameConfig``, is the class ``Name`` in ``vitssl.objectives.name``.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
         active = config.active(run.objectives)
-        requires = {what for cfg in active.values() for what in cfg.requires()}
+        requires = {capability for cfg in active.values() for capability in cfg.requires()}
         backbone = backbones.build(run.backbone, run.data.image_size, requires)
         objectives = {}
         for name, cfg in active.items():

@@ -1,4 +1,4 @@
-"""What a person names on the command line, as the runs and the images that are meant; without torch, so that a mistake is told at once."""
+"""Finding the runs and images that paths on the command line mean. This imports no torch, so that a mistake is reported at once."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from vitssl.files import check_new, runs_that_begin
 from vitssl.sweep_folder import is_sweep
 from vitssl.words import counted, note
 
-NO_RUNS = ("report", "source", "submitit")  # folders in a sweep's
+NO_RUNS = ("report", "source", "submitit")  # folders in a sweep's folder that are not runs
 
 
 def run_folder(path: Path) -> Path:
-    """The folder of a run, from that folder, the run.yaml in it, or the beginning of its name that no other run's has.
+    """Return the run folder that ``path`` means: that folder, the run.yaml in it, or the beginning of its name if no other run's fits.
 
     Raises:
-        ConfigError: it is a sweep's folder, or another file, or several runs begin so.
+        ConfigError: ``path`` is a sweep's folder or another file, or the names of several runs begin so.
     """
     if path.name == "run.yaml" and path.is_file():
         return path.parent
@@ -29,100 +29,103 @@ def run_folder(path: Path) -> Path:
         example = next((f", for example {run_yaml.parent}" for run_yaml in sorted(path.glob("*/run.yaml"))), "")
         raise ConfigError(f"{path} is the folder of a whole sweep; name one of its runs{example}")
     if not path.exists():
-        begun = runs_that_begin(path)
-        if len(begun) == 1:
-            return begun[0]
-        if begun and path.name.endswith("*"):
-            raise ConfigError(f"{path} came here as it is; leave out its quotes, so that the shell writes out the {len(begun)} runs")
-        if begun:
+        matches = runs_that_begin(path)
+        if len(matches) == 1:
+            return matches[0]
+        if matches and path.name.endswith("*"):
+            raise ConfigError(f"{path} came here as it is; leave out its quotes, so that the shell writes out the {len(matches)} runs")
+        if matches:
             plain = path.with_name(path.name.rstrip("-*"))
-            every = f"{plain}-*" if all(run.name.startswith(f"{plain.name}-") for run in begun) else f"{plain}*"
-            several = f"name one, such as {begun[0]}, or where several may be named {every}"
-            raise ConfigError(f"{path} begins the names of {len(begun)} runs; {several}")
-        if near := _most_alike(path):
-            raise ConfigError(f"there is no folder {path}; name a run, such as {near}")
-    found = sorted(path.glob("*/*/run.yaml")) or sorted((Path("runs") / path.name).glob("*/run.yaml"))
-    if not (path / "run.yaml").is_file() and found:
-        raise ConfigError(f"{path} is not a run folder; name one, such as {found[0].parent}")
+            pattern = f"{plain}-*" if all(run.name.startswith(f"{plain.name}-") for run in matches) else f"{plain}*"
+            advice = f"name one, such as {matches[0]}, or where several may be named {pattern}"
+            raise ConfigError(f"{path} begins the names of {len(matches)} runs; {advice}")
+        if suggestion := _most_alike(path):
+            raise ConfigError(f"there is no folder {path}; name a run, such as {suggestion}")
+    run_yamls = sorted(path.glob("*/*/run.yaml")) or sorted((Path("runs") / path.name).glob("*/run.yaml"))
+    if not (path / "run.yaml").is_file() and run_yamls:
+        raise ConfigError(f"{path} is not a run folder; name one, such as {run_yamls[0].parent}")
     return path
 
 
 def run_folders(paths: Sequence[Path]) -> list[Path]:
-    """The folders of several runs, without what else a sweep's folder holds: ``runs/NAME/*`` names its files, report and source too.
+    """Return the folders of several runs, without other contents of a sweep's folder: ``runs/NAME/*`` names its files and report too.
 
     Raises:
-        ConfigError: as `run_folder`.
+        ConfigError: as for `run_folder`.
     """
-    beside = [path for path in paths if is_sweep(path.parent) and not is_run(path) and (path.is_file() or path.name in NO_RUNS)]
-    meant = [path for path in paths if path not in beside]
-    return [run_folder(path) for path in meant or paths[:1]]
+    others = [path for path in paths if is_sweep(path.parent) and not is_run(path) and (path.is_file() or path.name in NO_RUNS)]
+    named = [path for path in paths if path not in others]
+    return [run_folder(path) for path in named or paths[:1]]
 
 
 def _most_alike(path: Path) -> Path | None:
-    """The run beside a path that is not there, or in the folders beside, of the sweep and the name that are most like it."""
-    beside, above = path.parent, path.parent.parent
-    places = (beside, "*/run.yaml"), (beside, "*/*/run.yaml"), (above, "*/*/run.yaml"), (Path("runs"), "*/*/run.yaml")
-    there = next((runs for folder, pattern in places if (runs := sorted(found.parent for found in folder.glob(pattern)))), [])
+    """Return the run whose sweep and name are most like those of ``path``, which does not exist; None if there is no run.
+
+    It takes the first place that has runs: beside ``path``, in the folders beside it, in those beside its parent, in ``runs/``.
+    """
+    parent, grandparent = path.parent, path.parent.parent
+    places = (parent, "*/run.yaml"), (parent, "*/*/run.yaml"), (grandparent, "*/*/run.yaml"), (Path("runs"), "*/*/run.yaml")
+    candidates = next((runs for folder, pattern in places if (runs := sorted(run_yaml.parent for run_yaml in folder.glob(pattern)))), [])
 
     def alike(run: Path) -> tuple[float, ...]:
-        begun = run.name[: len(path.name)]
-        return tuple(SequenceMatcher(None, *words).ratio() for words in ((run.parent.name, path.parent.name), (begun, path.name)))
+        beginning = run.name[: len(path.name)]
+        return tuple(SequenceMatcher(None, *pair).ratio() for pair in ((run.parent.name, path.parent.name), (beginning, path.name)))
 
-    return max(there, key=alike, default=None)
+    return max(candidates, key=alike, default=None)
 
 
 def is_run(path: Path) -> bool:
-    """Is it a run folder, or the run.yaml in one?"""
+    """Whether ``path`` is a run folder, or the run.yaml in one."""
     return (path / "run.yaml").is_file() or (path.name == "run.yaml" and path.is_file())
 
 
 def runs_and_images(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """What was typed, as the runs that come first (the first path is meant as one) and the images after them.
+    """Split ``paths`` into the runs, which come first (the first path is always one), and the images after them.
 
     Raises:
-        ConfigError: there are only runs, or one is there twice or after images.
+        ConfigError: there are only runs, or a run is named twice or after images.
     """
-    named = [is_run(path) or (not path.exists() and bool(runs_that_begin(path))) for path in paths]
-    count = (named.index(False) if False in named else len(paths)) or 1
+    are_runs = [is_run(path) or (not path.exists() and bool(runs_that_begin(path))) for path in paths]
+    count = (are_runs.index(False) if False in are_runs else len(paths)) or 1
     runs, images = list(paths[:count]), list(paths[count:])
-    if not is_run(runs[0]) and (later := next(filter(is_run, images), None)):
-        if is_sweep(runs[0].parent):  # all that a sweep's folder holds
-            arm = runs[0].parent / later.name.partition("-")[0]
+    if not is_run(runs[0]) and (late_run := next(filter(is_run, images), None)):
+        if is_sweep(runs[0].parent):  # the user named everything in a sweep's folder
+            arm = runs[0].parent / late_run.name.partition("-")[0]
             raise ConfigError(f"{runs[0]} is not a run; name the runs of one arm, such as {arm}-*")
-        raise ConfigError(f"{later} is a run; name runs first, then images: vitssl predict {later} {runs[0]}")
+        raise ConfigError(f"{late_run} is a run; name runs first, then images: vitssl predict {late_run} {runs[0]}")
     if not images:
         raise ConfigError(f"{runs[-1]} is a run; name images too, or folders of images")
-    of_sweep = is_sweep(runs[0].parent)
-    if caught := next((path for path in images if of_sweep and path.parent == runs[0].parent), None):
+    in_sweep = is_sweep(runs[0].parent)
+    if stray := next((path for path in images if in_sweep and path.parent == runs[0].parent), None):
         arm = runs[0].parent / runs[0].name.partition("-")[0]
-        raise ConfigError(f"{caught} is not a run; name the runs of one arm, such as {arm}-*")
-    if twice := next((path for i, path in enumerate(runs) if path in runs[:i]), None):
-        raise ConfigError(f"{twice} is named twice; each run counts once")
+        raise ConfigError(f"{stray} is not a run; name the runs of one arm, such as {arm}-*")
+    if duplicate := next((path for i, path in enumerate(runs) if path in runs[:i]), None):
+        raise ConfigError(f"{duplicate} is named twice; each run counts once")
     return runs, images
 
 
 def that_classify(folders: Sequence[Path]) -> list[Path]:
-    """Of several runs those that have a classifier; that others are left out is said, since `arm-*` names an arm's pretraining too.
+    """Return the runs that have a classifier, with a note on those left out, since `arm-*` names an arm's pretraining too.
 
     Raises:
-        ConfigError: none has one; it names the first.
+        ConfigError: no run has a classifier; the error names the first run.
     """
-    able = [folder for folder in folders if classifies(load(folder))]
-    if not able:
+    classifying = [folder for folder in folders if classifies(load(folder))]
+    if not classifying:
         advice = f"vitssl features {folders[0]} SHARDS features.npz, or vitssl.load(RUN).features(images), gives its features"
         raise ConfigError(f"{folders[0]}: this run has no classify objective, so it predicts no classes; {advice}")
-    note_left_out([folder for folder in folders if folder not in able], "without a classifier")
-    return able
+    note_left_out([folder for folder in folders if folder not in classifying], "without a classifier")
+    return classifying
 
 
 def note_left_out(folders: Sequence[Path], which: str) -> None:
-    """That a command leaves some runs out, if there are any."""
+    """Print a note that a command leaves some runs out, if there are any."""
     if folders:
         note(f"{counted(len(folders), 'run')} {which} {'is' if len(folders) == 1 else 'are'} left out, such as {folders[0]}")
 
 
 def image_files(paths: Sequence[Path]) -> list[Path]:
-    """The files among some paths, and the images in the folders among them, at any depth and sorted.
+    """Return the files among ``paths``, and the images in the folders among them, at any depth and sorted.
 
     Raises:
         ConfigError: a path that does not exist, or a folder without images.
@@ -133,20 +136,20 @@ def image_files(paths: Sequence[Path]) -> list[Path]:
             raise ConfigError(f"{path} does not exist; name images, or folders of images")
         if is_run(path):
             raise ConfigError(f"{path} is a run; name runs first, then images, or folders of images")
-        found = [Path(parent, name) for parent, names in walk_images(path) for name in names] if path.is_dir() else [path]
-        if not found:
+        images = [Path(parent, name) for parent, names in walk_images(path) for name in names] if path.is_dir() else [path]
+        if not images:
             raise ConfigError(f"{path} holds no images: no file ends in {' '.join(IMAGE_ENDINGS)}")
-        files += found
+        files += images
         if path.is_dir() and (photos := photos_to_convert(other_endings(path))):
             note(f"not all files in {path} are read; {photos}")
     return files
 
 
 def check_out(out: Path, example: str = "predictions.csv") -> None:
-    """Refuse, before images are read, a file that cannot be written.
+    """Refuse, before images are read, an output file that cannot be written.
 
     Raises:
-        ConfigError: it exists, or no file can be written there.
+        ConfigError: ``out`` exists, or no file can be written there.
     """
     if out.is_dir():
         raise ConfigError(f"{out} is a folder; name a file, such as {out / example}")
@@ -154,10 +157,10 @@ def check_out(out: Path, example: str = "predictions.csv") -> None:
 
 
 def check_npz(out: Path) -> None:
-    """Refuse a file of arrays that could not be written, or would be called something else.
+    """Refuse an output file of arrays that cannot be written, or whose name does not end in .npz, which would be added to it.
 
     Raises:
-        ConfigError: naming it.
+        ConfigError: names the file.
     """
     if out.suffix != ".npz" and not out.is_dir():
         raise ConfigError(f"{out}: several arrays are an .npz file; name {out.with_suffix('.npz')}")
@@ -165,10 +168,10 @@ def check_npz(out: Path) -> None:
 
 
 def check_weights_file(path: Path) -> None:
-    """Refuse what is no file.
+    """Refuse a path to weights that is not a file.
 
     Raises:
-        ConfigError: naming it.
+        ConfigError: names the path.
     """
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; name the file of weights in it")

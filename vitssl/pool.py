@@ -20,21 +20,21 @@ from vitssl.terminal import console
 
 
 def cpu_count() -> int:
-    """CPU cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def processes(wanted: int | None, tasks: Sized) -> int:
-    """How many for these tasks, where None is wanted one for each core."""
+    """Return how many processes to use: as many as ``wanted``, or one per core if that is None, but not more than there are tasks."""
     return min(wanted or cpu_count(), len(tasks))
 
 
 def run(function: Callable[[Any], Any], tasks: Iterable[Any], *, workers: int, advance: Callable[[Any], None]) -> None:
     """Call ``function`` on every task, in any order, and ``advance`` on each result in this process.
 
-    With one worker everything happens in this process. The first exception stops the rest and is raised here; tasks that
-    are running may finish, so that what they write is complete. At most twice as many tasks as workers are held at once.
-    Only tasks and results are pickled: what ``function`` is bound to reaches the workers through the fork.
+    With one worker everything happens in this process. The first exception stops the rest and is raised here; running tasks
+    may finish, so that what they write is complete. At most twice as many tasks as workers are held at once.
+    Only tasks and results are pickled: the objects that ``function`` is bound to reach the workers through the fork.
 
     Raises:
         ConfigError: /dev/shm is full.
@@ -61,32 +61,36 @@ def run(function: Callable[[Any], Any], tasks: Iterable[Any], *, workers: int, a
 
 
 def _submit(pool: ProcessPoolExecutor, tasks: Iterable[Any]) -> set[Future]:
-    with _without_ctrl_c():  # it starts workers
+    with _without_ctrl_c():  # submitting starts workers
         return {pool.submit(_call, task) for task in tasks}
 
 
 @contextlib.contextmanager
 def _without_ctrl_c() -> Iterator[None]:
-    """Let Ctrl-C wait: amid the start or the end of a worker it would leave one that this process then waits for without end."""
-    if threading.current_thread() is not threading.main_thread():  # which alone hears of it
+    """Delay Ctrl-C: while a worker starts or ends, it would leave one behind that this process then waits for without end."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread gets the signal
         yield
         return
-    heard: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: heard.append(number))
+    received: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: received.append(number))
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if heard and callable(before):
-        before(signal.SIGINT, None)
+        signal.signal(signal.SIGINT, handler)
+    if received and callable(handler):
+        handler(signal.SIGINT, None)
 
 
 @contextlib.contextmanager
 def room_for_semaphores(otherwise: str, field: str = "") -> Iterator[None]:
-    """What starts processes, which share semaphores: on Linux files in /dev/shm.
+    """Turn the error of a full /dev/shm into one for the user. Processes share semaphores, which on Linux are files in /dev/shm.
+
+    Args:
+        otherwise: how to do without worker processes, for the error.
+        field: the setting at fault.
 
     Raises:
-        ConfigError: that is full; ``otherwise`` says what does without, ``field`` names the setting.
+        ConfigError: /dev/shm is full.
     """
     try:
         yield
@@ -125,7 +129,7 @@ def _follow_parent() -> None:
 
 @contextlib.contextmanager
 def progress_bar(title: str, total: int, show: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr with the time left; gives the function that advances it."""
+    """Show a progress bar with the time left on stderr; yield the function that advances it."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console(stderr=True), disable=not show) as progress:
         task = progress.add_task(title, total=total)

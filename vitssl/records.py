@@ -1,9 +1,14 @@
 """The JSON records of run and sweep folders: the fields that are read, and what each may hold.
 
-A schema is one of: a type; a `Number`; a `Text`; a set of the values that there are; a tuple of schemas, one of which holds; ``[schema]``,
-a list, which ``[schema, ...]`` says is not empty; a dataclass, of which a record has fields; or a mapping of names to schemas. In a mapping
-``name?`` may be missing, and ``...`` stands for all names that are not there. What a mapping does not name is not read, and may be
-anything: later versions write more.
+A schema is one of:
+
+- a type, a `Number` or a `Text`;
+- a set of the allowed texts;
+- a tuple of schemas, one of which must hold;
+- ``[schema]``, a list, or ``[schema, ...]``, a list that is not empty;
+- a dataclass, whose fields a record may have;
+- a mapping of names to schemas. ``name?`` may be missing, and ``...`` stands for all names that the mapping does not list. Without
+  ``...``, other names are not read and may hold anything: later versions write more.
 """
 
 from __future__ import annotations
@@ -23,12 +28,12 @@ from vitssl.config.sweep import Quantity
 from vitssl.words import is_control
 
 EXPECTED = {bool: "true or false", list: "a list", dict: "a mapping of names"}
-MOST = 1e18  # beyond it no figure is real: a network of 10^12 multiply-adds that is asked 10^6 times is
+MOST = 1e18  # no real figure is larger: a network of 10^12 multiply-adds that is run 10^6 times reaches it
 
 
 @dataclass(frozen=True)
 class Number:
-    """A finite number in a range; with ``or_not_finite`` a result too that a network may have computed."""
+    """A finite number in a range; with ``or_not_finite`` also infinity or NaN, which a network may have computed."""
 
     kind: type = float
     low: float = 0.0
@@ -45,12 +50,12 @@ class Number:
 
 @dataclass(frozen=True)
 class Text:
-    """What people read: ``str`` alone is one line that does nothing to a terminal.
+    """A text that people read; by default, and for ``str`` in a schema, one line that does nothing to a terminal.
 
     Attributes:
-        also: control characters that it may hold; None: all but NUL, as in the words of an error of another program.
-        pattern: which the whole text matches.
-        what: such a text is called.
+        also: control characters that it may hold; None: all but NUL, as in an error message of another program.
+        pattern: a regular expression that the whole text must match; empty: any text.
+        what: what a text of this pattern is called.
     """
 
     also: str | None = ""
@@ -75,7 +80,7 @@ LINK = Text(pattern=r"(https?://\S+)?", what="an address")
 COUNT, POSITIVE_COUNT, AMOUNT, SHARE = Number(int), Number(int, 1), Number(), Number(high=1.0)
 METRIC = Number(low=-MOST, or_not_finite=True)
 TIME = Number(high=1e11)  # seconds since 1970
-PROCESS = Number(int, 2, 2**31)  # an id; what is below means all processes, or the first
+PROCESS = Number(int, 2, 2**31)  # an id; smaller numbers stand for several processes, or for the first one
 NUMBER = Number(low=-MOST)
 FINITE = Number(low=-1e300, high=1e300)
 LABEL = (str, bool, FINITE, None)  # a value of an axis, or an evaluator's field: a seed may have 19 digits
@@ -87,7 +92,7 @@ MEASURED = {
     "macs_passes": {...: COUNT}, "macs_inference": COUNT, "activations_inference": COUNT, "precision": str,
 }  # fmt: skip
 SPEED = {"inference_images_per_s": AMOUNT, "inference_spread?": AMOUNT, "inference_device": str, "inference_batch_size": POSITIVE_COUNT}
-COST = MEASURED | SPEED  # of a run that was trained; one that was imported has no speed
+COST = MEASURED | SPEED  # of a trained run; an imported one has no speed
 DATA = {
     "name": str, "classes": COUNT, "sha256": str, "train_images": POSITIVE_COUNT, "labelled_images": COUNT, "val_images": COUNT,
     "test_images": COUNT, "smallest_px": [COUNT], "largest_px": [COUNT], "near_duplicates?": (COUNT, None),
@@ -122,7 +127,7 @@ EVENTS = {  # by kind
 }  # fmt: skip
 
 PUBLISHED: dict[Any, Any] = {}
-PUBLISHED[...] = (NUMBER, None, PUBLISHED)  # by the labels of one axis, or of several
+PUBLISHED[...] = (NUMBER, None, PUBLISHED)  # by the labels of one axis, or of several axes
 ARM = {
     "name": str, "row": str, "published": PUBLISHED[...], "published_cost": ({...: (str, NUMBER, None)}, None), "quoted": bool,
     "not_runnable": (LINES, None), "note": (LINES, None), "baseline": (str, None),
@@ -170,10 +175,10 @@ SCHEMAS: dict[str, Any] = {  # by the names of files
 
 
 def check(record: dict[str, Any], path: Path) -> None:
-    """Refuse what is not a record of the file's name; one of a name that has no schema may hold anything.
+    """Refuse a record that does not match the schema for its file's name; files without a schema may hold anything.
 
     Raises:
-        ConfigError: naming the file and the field.
+        ConfigError: names the file and the field.
     """
     schema = next((schema for name, schema in SCHEMAS.items() if path.match(name)), {})
     check_as(schema, record, path)
@@ -185,7 +190,7 @@ def check_sweep(facts: dict[str, Any], path: Path) -> None:
     """Refuse a sweep.json whose parts do not fit together.
 
     Raises:
-        ConfigError: naming the file and the field.
+        ConfigError: names the file and the field.
     """
     for axis in facts["select"]:
         if any(axis not in axes for axes in (facts["axes"], *(cell["axes"] for cell in facts["cells"]))):
@@ -193,10 +198,10 @@ def check_sweep(facts: dict[str, Any], path: Path) -> None:
 
 
 def check_lines(lines: list[dict[str, Any]], path: Path) -> None:
-    """Refuse what is not a line of the file's name: an event of metrics.jsonl, or a failure.
+    """Refuse lines that do not match their file: events of metrics.jsonl, or failures of errors.jsonl.
 
     Raises:
-        ConfigError: naming the file and the field.
+        ConfigError: names the file and the field.
     """
     if path.name == "errors.jsonl":
         for line in lines:
@@ -208,22 +213,22 @@ def check_lines(lines: list[dict[str, Any]], path: Path) -> None:
 
 
 def check_as(schema: Any, record: Any, path: Path) -> None:
-    """Refuse a record that is not of a schema.
+    """Refuse a record that does not match a schema.
 
     Raises:
-        ConfigError: naming the file and the field.
+        ConfigError: names the file and the field.
     """
     for field, problem in problems(schema, record):
         refuse(path, f"{field}: {problem}" if field else problem)
 
 
 def refuse(path: Path, reason: str) -> NoReturn:
-    """Raises a ConfigError about a file that a run or a sweep left."""
+    """Raise a ConfigError about a file that a run or a sweep left."""
     raise ConfigError(f"unexpected content ({reason}): restore the file from a backup, or delete it", place=str(path))
 
 
 def problems(schema: Any, value: Any, field: str = "") -> Iterator[Problem]:
-    """What of a value is not of a schema."""
+    """Yield where and why ``value`` does not match ``schema``."""
     if schema is str:
         schema = LINE
     if isinstance(schema, Number | Text):

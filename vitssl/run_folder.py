@@ -1,4 +1,4 @@
-"""A run folder: what its files are called, and what they say of the run; without torch."""
+"""A run folder: the names of its files, and what they say about the run. This imports no torch."""
 
 from __future__ import annotations
 
@@ -13,63 +13,65 @@ from vitssl.config import Run
 from vitssl.config.evals import EvalConfig, pending
 from vitssl.files import read_json, write_json
 
-LAST, BEST = "last.pt", "best.pt"  # checkpoints: the newest state, and the best one of the held-out split
+LAST, BEST = "last.pt", "best.pt"  # checkpoints: the newest state, and the best one on the held-out split
 DONE = "done.json"  # of a trained run; written last, as others wait for it
-EVALS = "evals.json"  # the results of its configured evaluators at the end, each with its fields
+EVALS = "evals.json"  # the final results of the configured evaluators, each with the evaluator's fields
 ERROR = "error.json"  # why the last attempt failed
-SLURM_JOB = "slurm.json"  # of the newest try, and a sweep's own
-CANCELLED = "cancelled"  # it was, while it was in SLURM's queue
+SLURM_JOB = "slurm.json"  # the SLURM job of a run's newest attempt, or of the sweep itself
+CANCELLED = "cancelled"  # marks a run that was cancelled while it was in SLURM's queue
 
 
 def is_trained(folder: Path) -> bool:
-    """Is it trained, so that others can start from it?"""
+    """Whether the run is trained, so that others can start from it."""
     return (folder / DONE).exists()
 
 
 def to_evaluate(folder: Path, run: Run) -> dict[str, EvalConfig]:
-    """The configured evaluators of a trained run that it does not have the results of yet."""
+    """Return the configured evaluators of a trained run whose results are still missing."""
     return pending(run, read_json(folder / EVALS))
 
 
 def is_done(folder: Path, run: Run) -> bool:
-    """Is it trained, with the results of all its evaluators?"""
+    """Whether the run is trained and has the results of all its evaluators."""
     return is_trained(folder) and not to_evaluate(folder, run)
 
 
 def fail(folder: Path, message: str) -> None:
-    """Leave in a run's folder why it failed, which nobody knows but who ran it."""
+    """Write into a run's folder why the run failed, which only the process that ran it knows."""
     write_json(folder / ERROR, {"message": message, "time": time.time()})
 
 
 def error_of(folder: Path) -> str | None:
-    """The message of the last attempt's failure."""
+    """Return the message of the last attempt's failure, or None."""
     return read_json(folder / ERROR).get("message")
 
 
 def lost_kwh(events: Sequence[dict[str, Any]], emissions: Sequence[dict[str, Any]]) -> float:
-    """The energy of work that was lost: what a run trained between its last checkpoint and a kill, and trained again in its next attempt.
+    """Return the energy (kWh) of the steps that a run trained between its last checkpoint and a kill, and again in its next attempt.
 
-    Of each attempt's energy as much as of its logged steps no later attempt went on from.
+    An attempt's energy is lost in proportion to its logged steps that no later attempt continued from.
 
     Args:
-        events: of metrics.jsonl.
-        emissions: the energy records of the run, one of each attempt and node.
+        events: the lines of metrics.jsonl.
+        emissions: the energy records of the run, one for each attempt and node.
     """
     shares = _shares([event for event in events if event["event"] == "start"])
     return sum((shares.get(record["attempt"], 0.0) * record["energy_kwh"] for record in emissions), 0.0)
 
 
 def _shares(starts: list[dict[str, Any]]) -> dict[int, float]:
-    """Of the steps of each attempt, how many another one trained again. It may begin below where the one before it began: where that
-    one's checkpoint was damaged or deleted."""
+    """Return for each attempt the share of its steps that a later attempt trained again.
+
+    An attempt may begin below the first step of the attempt before it, if the checkpoint of that one was damaged or deleted.
+    """
     trained: Counter[int] = Counter()
     lost: Counter[int] = Counter()
-    kept: list[tuple[int, int, int]] = []  # attempt, and the first and last of its steps that no later one trained again
-    for this, following in pairwise(starts):
-        attempt, begin, resumed = this["attempt"], this["step"], following["step"]
+    kept: list[tuple[int, int, int]] = []  # (attempt, first step, last step) of the steps that no later attempt trained again
+    for start, following in pairwise(starts):
+        attempt, begin, resumed = start["attempt"], start["step"], following["step"]
         end = max(begin, resumed + following["lost_steps"])
         trained[attempt] += end - begin
-        for of, first, last in [*kept, (attempt, begin, end)]:
-            lost[of] += max(0, last - max(first, resumed))
-        kept = [(of, first, min(last, resumed)) for of, first, last in [*kept, (attempt, begin, end)] if first < resumed]
+        for number, first, last in [*kept, (attempt, begin, end)]:
+            lost[number] += max(0, last - max(first, resumed))
+        kept = [(number, first, min(last, resumed)) for number, first, last in [*kept, (attempt, begin, end)] if first < resumed]
     return {attempt: lost[attempt] / steps for attempt, steps in trained.items() if steps}

@@ -1,4 +1,4 @@
-"""Where everything that people read on a terminal goes: as it is, whatever brackets or colons a path or a name has."""
+"""The console for all output on a terminal. Texts appear as they are, whatever brackets or colons a path or a name has."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from vitssl.words import printable
 
 
 def console(**options: Any) -> Console:
-    """rich's Console, for which text in brackets is no markup, text in colons no picture, and a number nothing to colour; control
-    characters in a text do nothing."""
+    """Return a rich Console that takes no text in brackets for markup or in colons for an emoji, and that colours no numbers.
+
+    Control characters in a text have no effect.
+    """
     return _Screen(markup=False, emoji=False, highlight=False, **options)
 
 
@@ -25,9 +27,11 @@ class _Screen(Console):
             yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
     def on_broken_pipe(self) -> None:
-        """Whoever read, such as `head`, has left: an error, but for what is said beside, on stderr. rich would end the process here, and
-        with it a training that has not been saved."""
+        """Handle that the reader of the output, such as `head`, has left: raise the error, but go silent if the output is stderr.
+
+        rich would end the process here, and with it a training that has not been saved.
+        """
         if self.file is not sys.stderr:
-            raise  # rich calls this where it has caught the error
+            raise  # rich calls this while it handles the error
         self.quiet = True
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())

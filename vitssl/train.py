@@ -1,7 +1,7 @@
 """The training loop, one for everything: ``python -m vitssl.train FOLDER``, alone or as a rank under torchrun.
 
 Start order: the folder's last checkpoint, else ``init_from``, else scratch. Exit codes: 0 done (or done before),
-2 a mistake of the user's, 75 asked to stop with everything saved, other: failure.
+2 a mistake of the user's, 75 stopped on request with everything saved, other: failure.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ from vitssl.training.stopping import STOPPED, StopRequest
 from vitssl.training.train_state import TrainState, forward_backward, save, set_numerics, start
 from vitssl.words import counted, duration, listed
 
-UNSAVED_S = 60.0  # of training, at most, that a kill during an evaluation loses
+UNSAVED_S = 60.0  # most training that a kill during an evaluation may lose
 
 # ---------------------------------------------------------------------------------------------------------------- step
 
 
 def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: Iterator[Batch]) -> dict[str, dict[str, Tensor]]:
-    """One optimiser step over the accumulated slices; gives detached terms, averaged over the slices. Of images without a label alone
-    there is no loss of labels, rather than one of 0, which would lower the mean over steps."""
+    """Take one optimiser step over the accumulated slices and return the detached terms, averaged over the slices.
+
+    If no image has a label, the terms of losses that need labels are left out: a loss of 0 would lower the mean over steps.
+    """
     run, step, slices = train_state.run, train_state.progress.step, train_state.accumulate
     sums: dict[str, dict[str, Tensor]] = {"terms": {}, "weighted": {}}
     for i in range(slices):
@@ -50,7 +52,7 @@ def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: Ite
         sync_context = ddp_model.no_sync() if isinstance(ddp_model, DistributedDataParallel) and not last else nullcontext()
         with sync_context:
             terms, weighted = forward_backward(train_state, batch := next(micro_batches), step)
-        if not batch.labelled:  # in none of the slices
+        if not batch.labelled:  # in no slice of the step
             terms = {name: value for name, value in terms.items() if not name.startswith(config.of_labels(run))}
         for kind, values in (("terms", terms), ("weighted", weighted)):
             for name, value in values.items():
@@ -74,9 +76,9 @@ def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: Ite
 
 
 def fit(train_state: TrainState, ddp_model: nn.Module, steps: Iterator[Iterator[Batch]], log: Log, stopping: StopRequest) -> bool:
-    """Train on the slices of each step until done or asked to stop; true when done.
+    """Train on the slices of each step until done or asked to stop; return whether training is done.
 
-    In both cases the state is saved, once per step: a new file means progress.
+    In both cases the state is saved, at most once per step, so that a new file means progress.
 
     Raises:
         Diverged: the loss is not finite; ``diverged.pt`` holds the state, ``last.pt`` the newest checkpoint before it.
@@ -86,7 +88,7 @@ def fit(train_state: TrainState, ddp_model: nn.Module, steps: Iterator[Iterator[
     meter, saved_at, started = Meter(), time.time(), time.time() - progress.time_s
     saved_step = progress.step
     if progress.to_evaluate:
-        saved_step = -1  # what comes of it is not in the checkpoint
+        saved_step = -1  # the results of that evaluation are not in the checkpoint
         with meter.paused():
             evaluate.in_training(train_state, log, train_state.evals_due())
         if train_state.is_best:
@@ -108,7 +110,7 @@ def fit(train_state: TrainState, ddp_model: nn.Module, steps: Iterator[Iterator[
             train_state.saver.wait()
             return False
         meter.add(train_step(train_state, ddp_model, micro_batches))
-        _log_line(train_state, meter, log)  # of the step before, which has been computed by now
+        _log_line(train_state, meter, log)  # the line of an earlier step, which has been computed by now
         if progress.step % run.loop.log_every == 0 or progress.step == train_state.total_steps:
             step_s = _begin_line(train_state, meter)
             stopping.needs(2 * step_s + train_state.saver.slowest_s)
@@ -132,43 +134,44 @@ def fit(train_state: TrainState, ddp_model: nn.Module, steps: Iterator[Iterator[
 
 
 def _save_before_evaluation(train_state: TrainState) -> None:
-    """It may take longer than whoever stops this run waits."""
+    """Save the state before an evaluation, which may take longer than a request to stop waits."""
     train_state.progress.to_evaluate = True
     save(train_state)
     train_state.progress.to_evaluate = False
 
 
 def _settle(train_state: TrainState, meter: Meter, log: Log) -> None:
-    """Nothing is saved or evaluated before the newest loss is known to be finite, on all ranks, and logged."""
+    """Make sure that the newest loss is finite on all ranks, and log it, before anything is saved or evaluated."""
     if dist.anywhere(not meter.finite(newest=True))[0]:
         _give_up(train_state, meter, log)
     _log_line(train_state, meter, log)
 
 
 def _give_up(train_state: TrainState, meter: Meter, log: Log) -> None:
+    """Save the state as ``diverged.pt``, log the end and raise `Diverged`."""
     step, broken = train_state.progress.step, meter.broken()
-    only = f"; of its terms only {listed(broken)}" if broken else ""
+    culprits = f"; of its terms only {listed(broken)}" if broken else ""
     _log_line(train_state, meter, log)
     if dist.is_main():
         content = {"model": train_state.model.state_dict(), "optimizer": train_state.optimizer.state_dict(), "step": step}
         tensor_files.save(train_state.folder / "diverged.pt", content)
     log.event("end", step, attempt=train_state.progress.attempt, reason="diverged")
     raise Diverged(
-        f"the loss or its gradient was not finite by step {step} (epoch {train_state.epoch:.2f}{only}); diverged.pt holds that state,"
+        f"the loss or its gradient was not finite by step {step} (epoch {train_state.epoch:.2f}{culprits}); diverged.pt holds that state,"
         " last.pt the newest checkpoint before it. A lower optim.lr, a longer loop.warmup_epochs, optim.clip: global, or a"
         " loop.precision other than fp16 may help"
     )
 
 
 def _begin_line(train_state: TrainState, meter: Meter) -> float:
-    """The seconds that a step took, on average since the line before."""
+    """Begin a line of the log and return the mean seconds per step since the line before."""
     step, schedule = train_state.progress.step, train_state.schedule
     facts = {"epoch": train_state.epoch, "lr": schedule.lr(step - 1), "weight_decay": schedule.weight_decay(step - 1)}
     return meter.take(train_state.run.optim.batch_size, step=step, **facts)
 
 
 def _log_line(train_state: TrainState, meter: Meter, log: Log) -> None:
-    """Write the line that was begun, if there is one."""
+    """Write the line of the log that was begun, if there is one."""
     if (values := meter.line()) is None:
         return
     step = values.pop("step")
@@ -183,7 +186,7 @@ def _terms(train_state: TrainState, separator: str) -> str:
 
 
 def _last_line(train_state: TrainState) -> str:
-    """What came out: accuracies where it was evaluated, and the newest loss terms; and how long it took, over all attempts."""
+    """Return the closing line of a run: its time over all attempts, its accuracies if it was evaluated, and the newest loss terms."""
     progress = train_state.progress
     took = f"{counted(train_state.epoch, 'epoch')} in {duration(progress.time_s)}"
     losses = f"loss {_terms(train_state, ', ')}" if train_state.terms else ""
@@ -194,10 +197,12 @@ def _last_line(train_state: TrainState) -> str:
 
 
 def run_folder(folder: Path) -> int:
-    """Train the Run in ``folder`` to its end, or until asked to stop; gives the exit code.
+    """Train the Run in ``folder`` to its end, or until asked to stop, and return the exit code.
+
+    If the run is trained already, only its missing evaluators run.
 
     Raises:
-        ConfigError: a mistake of the user's, and another process that trains this run.
+        ConfigError: a mistake of the user's, or another process trains this run.
     """
     run, trained = config.load(folder), is_trained(folder)
     if trained and not (dist.is_main() and to_evaluate(folder, run)):
@@ -240,7 +245,7 @@ def _train(folder: Path, run: Run) -> int:
         try:
             with train_state.saver, closing(train_state.batches(progress.step, train_state.total_steps)) as steps:
                 done = fit(train_state, ddp_model, steps, log, stopping)
-            del train_state.run_pass  # and the memory of a recorded one
+            del train_state.run_pass  # frees the memory of a recorded CUDA graph
             log.event("end", progress.step, attempt=number, reason="done" if done else "stopped")
             if done:
                 log.say(_last_line(train_state))
@@ -252,7 +257,7 @@ def _train(folder: Path, run: Run) -> int:
 
 
 def _finish(train_state: TrainState) -> None:
-    """What a run leaves besides its weights and its log; ``done.json`` comes last, as others wait for it."""
+    """Write what a run leaves besides its weights and its log; ``done.json`` comes last, as others wait for it."""
     folder, run, index = train_state.folder, train_state.run, train_state.index
     pictures.record_reconstructions(folder, run, train_state.model, index, train_state.split.test, (train_state.mean, train_state.std))
     costs = cost.measure(run, len(index.classes)) | cost.throughput(train_state.model, run, train_state.device)

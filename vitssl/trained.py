@@ -36,14 +36,14 @@ NO_IMAGES = "there are no images; give at least one file or PIL image"
 
 
 class Trained:
-    """A trained run, ready to classify images or, also where it was only pretrained, to give their features.
+    """A trained run, ready to classify images, or to give their features even if it was only pretrained.
 
     Attributes:
-        folder: its run folder.
-        run: its config.
+        folder: the run folder.
+        run: the config of the run.
         classes: class names, in the order of the logits.
-        mean, std: of the channels, that images are normalised by.
-        checkpoint, weights, step: which weights these are; imported ones have no step.
+        mean, std: the channel statistics that images are normalised by.
+        checkpoint, weights, step: which weights these are; imported weights have no step.
         model: the network, in evaluation mode; ``model.backbone`` has timm's parameter names.
     """
 
@@ -79,21 +79,21 @@ class Trained:
         return f"<Trained {self.folder}: {', '.join(parts)}>"
 
     def _told_by_folder(self) -> list[str]:
-        """Which weights these are, and their accuracy on the test split where the run has ended."""
-        which = [f"{self.weights} weights"] if self.weights != "model" else []
+        """Return which weights these are and, if the run has ended, their accuracy on the test split."""
+        parts = [f"{self.weights} weights"] if self.weights != "model" else []
         if self.checkpoint != LAST:
-            return [*which, self.checkpoint]
+            return [*parts, self.checkpoint]
         if not self._done:
-            return [*which, "imported" if self.step is None else f"not finished, at step {self.step:,}"]
+            return [*parts, "imported" if self.step is None else f"not finished, at step {self.step:,}"]
         test = self._done.get("test" if self.weights == "model" else f"test_{self.weights}")
-        return [*which, *([f"top-1 {test['top1']:.2f} %"] if test else []), counted(self._done["epochs"], "epoch")]
+        return [*parts, *([f"top-1 {test['top1']:.2f} %"] if test else []), counted(self._done["epochs"], "epoch")]
 
     def predict(self, images: OneImage | Iterable[OneImage]) -> Tensor:
-        """Class probabilities (B, K), on the CPU, of files or PIL images of any size; of a single one, (1, K).
+        """Return the class probabilities (B, K) of files or PIL images of any size, on the CPU; (1, K) for a single image.
 
         Raises:
-            ConfigError: a run without `classify`, a file that is no image or whose values `pixels.depth` refuses, or no images at all.
-            TypeError: an array or a tensor.
+            ConfigError: the run has no `classify`, a file is no image or has values that `pixels.depth` refuses, or there are no images.
+            TypeError: an image is an array or a tensor.
         """
         self.check_predicts()
         probabilities = []
@@ -106,26 +106,26 @@ class Trained:
         return torch.stack(probabilities)
 
     def predict_each(self, images: Iterable[OneImage]) -> Iterator[Tensor | ConfigError]:
-        """The class probabilities (K,) of each image, on the CPU, or what is wrong with it."""
+        """Yield the class probabilities (K,) of each image, on the CPU, or the error that says what is wrong with it."""
         for result in predict_each([self], images):
             yield result if isinstance(result, ConfigError) else result[0]
 
     @torch.no_grad()
     def probabilities(self, seen_BCSS: Tensor) -> Tensor:
-        """Class probabilities (B, K), on the CPU, of images as evaluation sees them."""
+        """Return the class probabilities (B, K), on the CPU, of images as evaluation sees them."""
         with self._numerics():
             return self.model.predict(Batch.of_images(seen_BCSS)).float().softmax(-1).cpu()
 
     def _numerics(self) -> torch.autocast:
-        """The precision of the run's evaluation."""
+        """Set the precision of the run's evaluation and return its autocast context."""
         dist.set_precision(self.run.loop.precision)
         return dist.inference_autocast(self.device, self.run.loop.precision)
 
     def check_predicts(self) -> None:
-        """Refuse what has no classifier.
+        """Refuse weights that have no classifier.
 
         Raises:
-            ConfigError: a run without `classify`, or a teacher's weights.
+            ConfigError: the run has no `classify`, or these are a teacher's weights.
         """
         if not config.classifies(self.run):
             advice = "so it predicts no classes; vitssl.load(RUN).features(images) gives its features"
@@ -137,20 +137,20 @@ class Trained:
 
     @torch.no_grad()
     def features(self, images: OneImage | Iterable[OneImage], blocks: Sequence[int] = ()) -> Features:
-        """What the backbone makes of files or PIL images of any size, on the CPU; of a single one, with B = 1.
+        """Return the backbone's features of files or PIL images of any size, on the CPU; B is 1 for a single image.
 
-        ``tokens_BND`` (B, N, D) are the output grid's tokens, row by row, ``grid`` its rows and columns, and ``prefix_BPD`` (B, P, D)
-        the class token (``pooled("cls")`` is (B, D)) and registers: P is 1, or 0 where the backbone has none. All went through the final
-        norm. ``extra_BJD`` (B, J, D) are the masked tokens, ``selection_BJN`` (B, J, N) the weights of the patch tokens in them.
-        ``numpy.asarray`` makes arrays of them without a copy.
+        ``tokens_BND`` (B, N, D) are the tokens of the output grid, row by row, and ``grid`` is its rows and columns. ``prefix_BPD``
+        (B, P, D) are the class token (``pooled("cls")`` is (B, D)) and the registers. P is 1 without registers, and 0 if the backbone has
+        neither. All of these tokens have passed the final norm. ``extra_BJD`` (B, J, D) are the masked tokens, and ``selection_BJN``
+        (B, J, N) the weights of the patch tokens in them. ``numpy.asarray`` makes arrays of them without a copy.
 
         Args:
             images: files or PIL images.
-            blocks: whose outputs are wanted too, before the final norm, in ``intermediates``, by the number given here: 0 is the first
-                block, -1 the last; of a backbone with stages, these.
+            blocks: the blocks, or the stages of a backbone that has stages, whose outputs are wanted too. 0 is the first, and -1 the last.
+                Their outputs before the final norm are in ``intermediates``, under the numbers given here.
 
         Raises:
-            ConfigError: a file that is no image, no images at all, or no such block.
+            ConfigError: a file is not an image, there are no images, or there is no such block.
         """
         places = self.places(blocks)
         passes = [self.encode(seen_BCSS, places) for seen_BCSS in self._seen([images] if isinstance(images, OneImage) else images)]
@@ -163,10 +163,10 @@ class Trained:
         return joined
 
     def places(self, blocks: Sequence[int]) -> tuple[int, ...]:
-        """The backbone's intermediate places of blocks that may be counted from the end.
+        """Return the backbone's intermediate places of ``blocks``, which may be counted from the end.
 
         Raises:
-            ConfigError: there is no such block, or they are no list.
+            ConfigError: there is no such block, or ``blocks`` is not a list.
         """
         count = len(self.model.backbone.widths)
         if not isinstance(blocks, Sequence):
@@ -176,24 +176,24 @@ class Trained:
         return tuple(block % count for block in blocks)
 
     def encode(self, images_BCHW: Tensor, places: tuple[int, ...] = ()) -> Features:
-        """The backbone's features of normalised images, with those at intermediate places, in the precision of the run."""
+        """Return the backbone's features of normalised images, with those at intermediate ``places``, in the precision of the run."""
         with self._numerics():
             return self.model.backbone(self.model.backbone.embed(images_BCHW), out_indices=places)
 
     def evaluate(self, evals: dict[str, EvalConfig]) -> dict[str, evaluators.Result]:
-        """The results of evaluators, by name, with all of their metrics.
+        """Return the results of evaluators, by name, with all of their metrics.
 
         Raises:
-            ConfigError: an evaluator that this run cannot have, or images that are not there.
+            ConfigError: this run cannot have such an evaluator, or its images do not exist.
         """
         dist.set_precision(self.run.loop.precision)
         return evaluators.evaluate(self.subject(), evals, complete=True)
 
     def subject(self) -> evaluators.Subject:
-        """What evaluators look at: its weights, and its part of the images.
+        """Return what evaluators look at: the weights of the run, and its part of the images.
 
         Raises:
-            ConfigError: it was loaded with other weights than the model's.
+            ConfigError: the run was loaded with other weights than the model's.
         """
         if self.weights != "model":
             raise ConfigError(f"{self.folder}: load it without weights={self.weights}; an evaluator's field weights says which to look at")
@@ -204,10 +204,10 @@ class Trained:
         return fitted(self.model, read_run(path)["model"], path)
 
     def data(self) -> tuple[Index, Split]:
-        """The index of its shards, and its part of them.
+        """Return the index of the run's shards, and the run's part of their images.
 
         Raises:
-            ConfigError: they are not there, are not those it was trained on, or have other classes.
+            ConfigError: the shards do not exist, are not those that the run was trained on, or have other classes.
         """
         if self.run.data.shards == config.NO_SHARDS:
             missing = "was imported without training images, which are needed here"
@@ -222,22 +222,23 @@ class Trained:
         return index, split_of(index, self.run)
 
     def _seen(self, images: Iterable[OneImage]) -> Iterator[Tensor]:
-        """Batches (B, C, S, S) of images as evaluation sees them."""
-        left = iter(images)
-        while batch := list(islice(left, at_once(self.run))):
+        """Yield batches (B, C, S, S) of images as evaluation sees them."""
+        remaining = iter(images)
+        while batch := list(islice(remaining, at_once(self.run))):
             yield torch.cat([self.view(_raw(image, self.run.data.cache_px)).views["main"] for image in batch])
 
 
 def predict_each(runs: Sequence[Trained], images: Iterable[OneImage]) -> Iterator[Tensor | ConfigError]:
-    """The class probabilities (R, K) of each image by R runs, on the CPU, or what is wrong with it.
+    """Yield the class probabilities (R, K) of each image by R runs, on the CPU, or the error that says what is wrong with it.
 
-    Every image is read once for all runs of one ``data.cache_px``: a batch when its first image is asked for, and forgotten before the
-    next one.
+    Every image is read once for all runs with the same ``data.cache_px``. Images are read in batches, each when its first result is asked
+    for, and forgotten before the next batch.
     """
-    left, most = iter(images), max(1, min(at_once(run.run) for run in runs) // len(runs))  # since the views of all runs are held
-    while batch := list(islice(left, most)):
+    # divided by the number of runs, as the views of all runs are held
+    remaining, batch_size = iter(images), max(1, min(at_once(run.run) for run in runs) // len(runs))
+    while batch := list(islice(remaining, batch_size)):
         results: dict[int, Tensor | ConfigError] = {}
-        views: dict[int, list[Tensor]] = {}  # by image, of each run
+        views: dict[int, list[Tensor]] = {}  # {image: its view for each run}
         for i, image in enumerate(batch):
             try:
                 raws = {cache_px: _raw(image, cache_px) for cache_px in {run.run.data.cache_px for run in runs}}
@@ -245,28 +246,28 @@ def predict_each(runs: Sequence[Trained], images: Iterable[OneImage]) -> Iterato
             except ConfigError as error:
                 results[i] = error
         if views:
-            of_runs = [run.probabilities(torch.cat(seen)) for run, seen in zip(runs, zip(*views.values(), strict=True), strict=True)]
-            results |= zip(views, torch.stack(of_runs, 1), strict=True)
+            outputs = [run.probabilities(torch.cat(seen)) for run, seen in zip(runs, zip(*views.values(), strict=True), strict=True)]
+            results |= zip(views, torch.stack(outputs, 1), strict=True)
         yield from (results[i] for i in range(len(batch)))
 
 
 def _checkpoint(folder: Path, name: str) -> Path:
-    """A file of a run folder.
+    """Return the path of a checkpoint in a run folder.
 
     Raises:
-        ConfigError: there is none of that name; it says which there are.
+        ConfigError: there is no checkpoint of that name; the error lists those that exist.
     """
     if (folder / name).exists():
         return folder / name
-    there = ", ".join(path.name for path in sorted(folder.glob("*.pt"))) or "none"
+    existing = ", ".join(path.name for path in sorted(folder.glob("*.pt"))) or "none"
     why = "; only runs that classify and have held-out images have best.pt (data.val_fraction, data.val_split)" if name == BEST else ""
     lost = name == LAST and is_trained(folder) and "imported" not in read_json(folder / "job.json")
     advice = f"; delete {folder}, and repeat the command of its sweep to train it anew" if lost else ""
-    raise ConfigError(f"{folder} has no {name}{why}; its checkpoints: {there}{advice}")
+    raise ConfigError(f"{folder} has no {name}{why}; its checkpoints: {existing}{advice}")
 
 
 def _joined(passes: list[Features]) -> Features:
-    """The features of several passes as those of one, on the CPU, as float32, without intermediates."""
+    """Join the features of several passes into those of one, on the CPU, in float32 and without intermediates."""
     tokens = zip(*((f.prefix_BPD, f.tokens_BND, f.extra_BJD) for f in passes), strict=True)
     joined = Features(*(torch.cat(parts).float().cpu() for parts in tokens), passes[0].grid)
     if passes[0].selection_BJN is not None:
@@ -275,7 +276,7 @@ def _joined(passes: list[Features]) -> Features:
 
 
 def _raw(image: OneImage, cache_px: int | None) -> RawBatch:
-    """Decoded and resized as the cache does it, which training and evaluation read."""
+    """Return a batch of one image, decoded and resized as in the cache that training and evaluation read."""
     if not isinstance(image, OneImage):
         raise TypeError(
             f"an image is a path or a PIL image, not {type(image).__name__}; PIL.Image.fromarray makes one of an array (H, W, 3)"
@@ -295,16 +296,16 @@ def _decoded(path: Path) -> np.ndarray:
 
 
 def load(folder: str | Path, checkpoint: str = LAST, device: str = "auto", weights: str = "model") -> Trained:
-    """A trained run by its folder: ``vitssl.load("runs/quickstart/ssat-…").predict("digit.png")``.
+    """Load a trained run from its folder: ``vitssl.load("runs/quickstart/ssat-…").predict("digit.png")``.
 
     Args:
         folder: the run folder.
-        checkpoint: a file in it: the last state, ``best.pt`` of the held-out split, or one that ``loop.keep_every`` kept.
+        checkpoint: a file in that folder: the last state, ``best.pt`` (best on held-out images), or one that ``loop.keep_every`` kept.
         device: auto, cpu or cuda.
-        weights: model; ema, their moving average, which a run with ``loop.ema_decay`` keeps; or teacher, the backbone of an objective's
-            teacher.
+        weights: model; ema, the moving average of the weights that a run with ``loop.ema_decay`` keeps; or teacher, the backbone of an
+            objective's teacher.
 
     Raises:
-        ConfigError: not a run folder, or without a checkpoint.
+        ConfigError: ``folder`` is not a run folder, or has no such checkpoint.
     """
     return Trained(run_folder(Path(folder)), checkpoint, device, weights)

@@ -1,11 +1,12 @@
 """A Run: the one typed, validated description of one training job.
 
-Pretraining, joint training, fine-tuning and probing are values of a Run, never kinds of job. This package holds every field,
-what each backbone can do and what each objective requires, and the checks that span fields. It imports no torch, so that
-a launcher on a login node can read, check and hash Runs without the training environment.
+Pretraining, joint training, fine-tuning and probing are Runs with different values, not different kinds of job. This package
+holds every field, what each backbone can do and what each objective requires, and the checks that span fields. It imports no
+torch, so that a launcher on a login node can read, check and hash Runs without the training environment.
 
-Every field is in one of these: `run.py` (Run, Optim, Loop), `data.py` and `color.py`, `backbones.py`, a file of `objectives/`,
-`evals.py`, and `site.py` for the profile of the place where jobs run; `weights.py` says how weights from outside are named.
+The fields are declared in `run.py` (Run, Optim, Loop), `data.py` and `color.py`, `backbones.py`, `masked_tokens.py`, the files of
+`objectives/`, `evals.py`, `sweep.py`, and `site.py` (the profile of the place where jobs run). `weights.py` defines how weights from
+outside are named.
 """
 
 from vitssl.config.backbones import FAMILIES, SIZES, BackboneConfig, capabilities, module, size_of, stage_strides_px, stride_px

@@ -1,4 +1,4 @@
-"""The fields of ``backbone``, the families and their named sizes, and what each can do for objectives."""
+"""The fields of ``backbone``, the families of networks with their named sizes, and what each family can do for objectives."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from vitssl.config.masked_tokens import MaskedTokens
 
 
 class Size(NamedTuple):
-    """A named size. In staged families ``embed_dim`` and ``num_heads`` are the first stage's, and grow by the family's factors."""
+    """A named size. In staged families ``embed_dim`` and ``num_heads`` are those of the first stage, and later stages scale them."""
 
     embed_dim: int
-    depths: tuple[int, ...]  # blocks of each stage; plain families have one stage
+    depths: tuple[int, ...]  # number of blocks of each stage; plain families have one stage
     num_heads: int = 1
     mlp_ratio: float = 4.0
     patch_size: int = 1  # pixels
@@ -24,18 +24,21 @@ class Size(NamedTuple):
 
 
 class Family(NamedTuple):
-    """A file of `vitssl/backbones/`: its sizes, the fields that it reads, what it can do, the widths and strides of its stages."""
+    """A family of networks, implemented by one file of `vitssl/backbones/`.
+
+    It has named sizes, the fields that it reads, its capabilities, and the widths and strides of its stages.
+    """
 
     sizes: dict[str, Size]
-    reads: str  # names with spaces between, as are the capabilities
-    # cls, reg: a class token, registers; keep: passes on some of the tokens only; mask: passes with replaced tokens
+    reads: str  # names of fields of BackboneConfig, separated by spaces
+    # separated by spaces. cls: has a class token; keep: can process a part of the tokens only; mask: can replace tokens by a mask token
     capabilities: str
-    smoke: dict[str, Any]  # fields of its tiny form, which `jobs/submit.py --smoke` trains
-    widths: tuple[int, ...] = (1,)  # of each stage, in units of embed_dim; a size has as many stages or fewer
+    smoke: dict[str, Any]  # fields of the tiny network that `jobs/submit.py --smoke` trains
+    widths: tuple[int, ...] = (1,)  # of each stage, in units of embed_dim; a size may have fewer stages
     strides: tuple[int, ...] = (1,)  # pixels per side of a token of each stage, in units of patch_size
 
 
-# pico sizes are ours, for demonstrations and tests
+# the pico sizes are vitssl's own, for demonstrations and tests
 FAMILIES = {
     "vit": Family(
         {
@@ -90,10 +93,10 @@ FAMILIES = {
         strides=(1, 2, 4),
     ),
     "timm": Family(
-        {"timm": Size(1, (1,), patch_size=32)},  # the width is timm's
+        {"timm": Size(1, (1,), patch_size=32)},  # a placeholder: timm's network has its own width
         reads="timm_model patch_size drop_path batch_norm",
         capabilities="",
-        smoke={},  # the named one, as arms may differ by it alone
+        smoke={},  # smoke runs train the named network, as arms may differ by its name alone
     ),
 }
 SIZES = {name: size for family in FAMILIES.values() for name, size in family.sizes.items()}
@@ -144,16 +147,21 @@ class BackboneConfig:
 
     @property
     def network(self) -> str:
-        """What people call it."""
+        """The name that the network is known by: ``timm_model`` for one of timm's, otherwise ``name``."""
         return self.timm_model or self.name
 
     def inactive_fields(self) -> dict[str, str]:
-        """{field that the family does not read: what it belongs to}."""
+        """Map each field that the family does not read to a description of the backbones that it belongs to."""
         reads = {*family(self).reads.split(), "name", "frozen", "fused_attention"}
         return {f.name: f"a backbone that has this option ({self.name} does not)" for f in dataclasses.fields(self) if f.name not in reads}
 
     def problems(self, name: str, sizes_px: Iterable[tuple[str, int]]) -> Iterator[Problem]:
-        """``name`` is the path of the field, such as backbone; ``sizes_px``: (field, side in pixels) of all images that it sees."""
+        """Yield what is wrong with the fields.
+
+        Args:
+            name: dotted path of this part, such as backbone.
+            sizes_px: (field, side in pixels) of all images that the backbone sees.
+        """
         yield from inactive_problems(self, name, self.inactive_fields())
         yield from _impossible(self, name)
         if self.name == "timm" and self.timm_model is None:
@@ -170,17 +178,19 @@ class BackboneConfig:
                 if takes_any_patch(self):
                     field, value = "patch_size", f"{patch_px(self)}"
                     divisor = f"{_divisor(size_px, patch_px(self))} does, and of images "
-                whole = max(1, round(size_px / stride_px(self))) * stride_px(self)
-                yield Problem(f"{name}.{field}", f"{value} does not divide the {size_px} px of {where}; {divisor}{whole} px would do")
+                suggested_px = max(1, round(size_px / stride_px(self))) * stride_px(self)
+                yield Problem(
+                    f"{name}.{field}", f"{value} does not divide the {size_px} px of {where}; {divisor}{suggested_px} px would do"
+                )
 
 
 def _divisor(size_px: int, patch_px: int) -> int:
-    """The side of a patch that is nearest to one that does not divide the image's."""
+    """Return the divisor of ``size_px`` that is nearest to ``patch_px``, a patch size that does not divide it."""
     return min((side for side in range(1, size_px + 1) if size_px % side == 0), key=lambda side: abs(side - patch_px))
 
 
 def _impossible(backbone: BackboneConfig, path: str) -> Iterator[Problem]:
-    """Sizes that no network has; the first problem hides the rest."""
+    """Yield what is wrong with sizes that no network can have; a value below 1 ends the checks, as later ones divide by it."""
     size, staged = size_of(backbone), len(family(backbone).widths)
     values = {"patch_size": size.patch_size, "embed_dim": size.embed_dim, "num_heads": size.num_heads}
     values |= {"window_size": backbone.window_size or 7}
@@ -193,8 +203,10 @@ def _impossible(backbone: BackboneConfig, path: str) -> Iterator[Problem]:
         yield Problem(f"{path}.depths", f"{backbone.name} has {staged} stages at most, not {len(size.depths)}")
     if size.embed_dim % size.num_heads:
         step = math.lcm(size.num_heads, 4)  # fixed positions need multiples of 4
-        near = max(1, round(size.embed_dim / step)) * step
-        yield Problem(f"{path}.num_heads", f"{size.num_heads} does not divide embed_dim={size.embed_dim}; embed_dim={near} would do")
+        suggested_dim = max(1, round(size.embed_dim / step)) * step
+        yield Problem(
+            f"{path}.num_heads", f"{size.num_heads} does not divide embed_dim={size.embed_dim}; embed_dim={suggested_dim} would do"
+        )
     if backbone.tokenizer == "shifted" and size.patch_size < 2:
         yield Problem(f"{path}.patch_size", f"{size.patch_size} px cannot be shifted by half (tokenizer: shifted)")
     if backbone.positions == "sincos" and size.embed_dim % 4:
@@ -204,7 +216,7 @@ def _impossible(backbone: BackboneConfig, path: str) -> Iterator[Problem]:
 
 
 def module(backbone: BackboneConfig) -> str:
-    """The name of the family, and of its file in `vitssl/backbones/`."""
+    """Return the name of the backbone's family, which is also the name of its file in `vitssl/backbones/`."""
     return next(name for name, entry in FAMILIES.items() if backbone.name in entry.sizes)
 
 
@@ -213,12 +225,12 @@ def family(backbone: BackboneConfig) -> Family:
 
 
 def takes_any_patch(backbone: BackboneConfig) -> bool:
-    """May its patches have any side? Those of timm's networks have one."""
+    """Whether the user can choose any patch size, as for a ViT. The patch size of one of timm's networks is fixed, for example."""
     return module(backbone) == "vit"
 
 
 def size_of(backbone: BackboneConfig) -> Size:
-    """The named size with the overrides applied."""
+    """Return the named size with the overrides of ``backbone`` applied."""
     size = SIZES[backbone.name]
     depths = backbone.depths if backbone.depth is None else [backbone.depth]
     overrides = {name: getattr(backbone, name) for name in ("embed_dim", "num_heads", "mlp_ratio", "patch_size", "qkv_bias")}
@@ -227,31 +239,31 @@ def size_of(backbone: BackboneConfig) -> Size:
 
 
 def patch_px(backbone: BackboneConfig) -> int:
-    """Pixels per side of an input patch."""
+    """Return the side of an input patch, in pixels."""
     return size_of(backbone).patch_size
 
 
 def stage_strides_px(backbone: BackboneConfig) -> tuple[int, ...]:
-    """Pixels per side of a token of each stage; the last one's tokens are the output."""
+    """Return the side of a token of each stage, in pixels; the tokens of the last stage are the output."""
     strides = family(backbone).strides[: len(size_of(backbone).depths)]
     return tuple(max(1, patch_px(backbone)) * stride for stride in strides)
 
 
 def stride_px(backbone: BackboneConfig) -> int:
-    """Pixels per side of an output token."""
+    """Return the side of an output token, in pixels."""
     return stage_strides_px(backbone)[-1]
 
 
 def capabilities(backbone: BackboneConfig) -> set[str]:
-    """What it can do for an objective."""
+    """Return what ``backbone`` can do for an objective: a subset of cls, reg (registers), keep, mask and masked_tokens."""
     extra = {"cls"} if module(backbone) == "cvt" and backbone.variant == "microsoft" else set()
     extra |= {"reg"} if backbone.reg_tokens else set()
     extra |= {"masked_tokens"} if backbone.masked_tokens is not None else set()
-    lost = {"keep", "mask"} if backbone.tokenizer == "shifted" else set()  # a token holds pixels of its neighbours
+    lost = {"keep", "mask"} if backbone.tokenizer == "shifted" else set()  # every token sees pixels of its neighbours, even hidden ones
     return (set(family(backbone).capabilities.split()) | extra) - lost
 
 
 def num_intermediates(backbone: BackboneConfig) -> int:
-    """How many places of a backbone give features (``out_indices``): the blocks of a plain one, the stages of a staged one."""
+    """Return how many places of a backbone give features (``out_indices``): its blocks, or its stages if its family is staged."""
     depths = size_of(backbone).depths
     return depths[0] if len(family(backbone).widths) == 1 else len(depths)

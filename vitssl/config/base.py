@@ -1,4 +1,4 @@
-"""What the parts of a Run share."""
+"""Errors, declarations of fields and checks that the parts of a Run share."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from vitssl.words import has_control, one_line
 
 
 class ConfigError(ValueError):
-    """A mistake that the user can fix: its text is one line, ``PLACE: FIELD: REASON``.
+    """A mistake that the user can fix. Its text is one line, ``PLACE: FIELD: REASON``.
 
     Args:
         reason: what is wrong, and what to do.
-        field: the dotted path of the field at fault; empty where it is none.
-        place: the file and the place in it, or the command line; empty where it is not known yet.
+        field: the dotted path of the field at fault; empty if it is not about a field.
+        place: the file and the place in it, or the command line; empty if it is not known yet.
     """
 
     def __init__(self, reason: str, field: str = "", place: str = "") -> None:
@@ -33,63 +33,67 @@ class ConfigError(ValueError):
 
     def __str__(self) -> str:
         text = ": ".join(part for part in (self.place, self.field, self.reason) if part)
-        return one_line(text) if has_control(text) else text  # names from elsewhere; those of files that are not UTF-8 stay as they are
+        # names from elsewhere may hold control characters; file names that are not UTF-8 stay as they are
+        return one_line(text) if has_control(text) else text
 
 
 class Problem(NamedTuple):
-    """What a check finds: the dotted path of a field, and what is wrong with its value."""
+    """A finding of a check: the dotted path of a field, and what is wrong with its value."""
 
     field: str
     reason: str
 
 
 def raise_first(problems: Iterable[Problem], place: str = "") -> None:
-    """Refuse what a check found.
+    """Raise an error for the first of ``problems``, if there is one; later checks do not run.
 
     Raises:
-        ConfigError: the first problem, if there is one.
+        ConfigError: about the first problem, at ``place``.
     """
     for problem in problems:
         raise ConfigError(problem.reason, problem.field, place)
 
 
 def unknown(value: Any, known: Iterable[Any], field: str = "", place: str = "", also: Sequence[str] = ()) -> ConfigError:
-    """The error for a name that is not there, with what was meant: ``also`` where that is known, else the nearest one that is there."""
+    """Build the error for a name that is not among the ``known`` ones, with a suggestion of what was meant.
+
+    It suggests the names in ``also`` if there are any, otherwise the nearest of the known names.
+    """
     names = [str(k) for k in known]
-    before, colon, after = str(value).partition(":")  # as in {lr:1e-3}, which YAML takes for one key
+    before, colon, after = str(value).partition(":")  # without a space, as in {lr:1e-3}, YAML reads one key
     if colon and before in names:
         return ConfigError(f"{value!r} is not known; write a space behind the colon: {before}: {after}", field, place)
-    near = list(also) or closest(str(value), names)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"there is {', '.join(names) or 'nothing'}"
+    suggestions = list(also) or closest(str(value), names)
+    hint = f"did you mean {' or '.join(suggestions)}?" if suggestions else f"there is {', '.join(names) or 'nothing'}"
     return ConfigError(f"{value!r} is not known ({hint})", field, place)
 
 
 def closest(value: str, names: Sequence[str]) -> list[str]:
-    """The name that is a value but for its case, looks most like it, or begins with it; empty where none does."""
-    if same := [name for name in names if name.lower() == value.lower()]:
-        return same[:1]
+    """Return at most one of ``names``: the one that equals ``value`` but for case, looks most like it, or begins with it."""
+    if matches := [name for name in names if name.lower() == value.lower()]:
+        return matches[:1]
     return difflib.get_close_matches(value, names, n=1) or [name for name in names if len(value) > 1 and name.startswith(value)][:1]
 
 
 def did_you_mean(names: Sequence[str]) -> str:
-    """For the end of a sentence: the first of the names that were probably meant; empty where there is none."""
+    """Return the end of an error message that suggests the first of ``names``; empty if there are none."""
     return f" (did you mean {names[0]}?)" if names else ""
 
 
 def runtime_field(default: Any) -> Any:
-    """A field that is not to change the result (paths, workers, logging): it stays out of the Run's identity."""
+    """Declare a field that does not change the result (paths, workers, logging) and stays out of the Run's identity."""
     if isinstance(default, dict):
         return field(default_factory=lambda: dict(default), metadata={"identity": False})
     return field(default=default, metadata={"identity": False})
 
 
 def checkpoint() -> Any:
-    """A field that names trained weights: a run folder, a checkpoint file, or (in a sweep) an earlier stage of the arm."""
+    """Declare a field that names trained weights: a run folder, a checkpoint file, or (in a sweep) an earlier stage of the arm."""
     return field(default=None, metadata={"checkpoint": True})
 
 
 def checkpoints(part: Any, prefix: str = "") -> dict[str, str]:
-    """{dotted path: value} of the fields of a Run (or of a part of one) that name trained weights and are set."""
+    """Return {dotted path: value} of the fields of a Run, or of a part of one, that name trained weights and are set."""
     paths: dict[str, str] = {}
     for f in dataclasses.fields(part):
         value = getattr(part, f.name)
@@ -102,40 +106,43 @@ def checkpoints(part: Any, prefix: str = "") -> dict[str, str]:
 
 @functools.cache
 def hints_of(kind: type) -> dict[str, Any]:
-    """{field: type hint} of a dataclass."""
+    """Return {field: type hint} of a dataclass."""
     hints = get_type_hints(kind)
     return {f.name: hints[f.name] for f in dataclasses.fields(kind)}
 
 
 def options_of(hint: Any) -> tuple[Any, ...]:
-    """The types that a type hint allows: two for an optional one."""
+    """Return the types that a type hint allows; an optional field has two."""
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
 def parts_of(kind: type) -> dict[str, type]:
-    """{field: dataclass} of the fields whose value is a dataclass, optional ones too."""
+    """Return {field: dataclass} of the fields whose value is a dataclass, including optional ones."""
     return {name: option for name, hint in hints_of(kind).items() for option in options_of(hint) if dataclasses.is_dataclass(option)}
 
 
 def element_types_of(kind: type) -> dict[str, type]:
-    """{field: dataclass} of the fields that hold a list of parts."""
+    """Return {field: dataclass of the elements} of the fields that hold a list of dataclasses."""
     lists = {name: option for name, hint in hints_of(kind).items() for option in options_of(hint) if get_origin(option) is list}
     return {name: inner for name, hint in lists.items() if dataclasses.is_dataclass(inner := get_args(hint)[0])}
 
 
 def teachers(part: Any) -> dict[str, Any]:
-    """{dotted path: description} of the networks of a Run's trained teachers: a checkpoint field's name and ``_backbone``."""
-    described = {}
+    """Return {dotted path: config} of the networks of a Run's trained teachers.
+
+    The path is that of the field that names the teacher's weights, followed by ``_backbone``.
+    """
+    networks = {}
     for path in checkpoints(part):
         *parents, last = path.split(".")
         owner = attrgetter(".".join(parents))(part) if parents else part
         if hasattr(owner, f"{last}_backbone"):
-            described[f"{path}_backbone"] = getattr(owner, f"{last}_backbone")
-    return described
+            networks[f"{path}_backbone"] = getattr(owner, f"{last}_backbone")
+    return networks
 
 
 def assign(part: Any, path: str, value: Any) -> None:
-    """Set the field at a dotted path."""
+    """Set the field of ``part`` at a dotted path."""
     *parents, last = path.split(".")
     for name in parents:
         part = getattr(part, name)
@@ -143,7 +150,7 @@ def assign(part: Any, path: str, value: Any) -> None:
 
 
 def unstarted(part: Any) -> Any:
-    """A copy of a Run without the names of trained weights, which are paths."""
+    """Return a copy of a Run without the names of trained weights, which are paths."""
     bare = copy.deepcopy(part)
     for path in checkpoints(part):
         assign(bare, path, None)
@@ -151,7 +158,7 @@ def unstarted(part: Any) -> Any:
 
 
 def less_than(low: float, part: Any, prefix: str, *names: str) -> Iterator[Problem]:
-    """The problems of those fields of ``part`` that are set and less than ``low``, infinite or not a number."""
+    """Yield a problem for each of the fields ``names`` of ``part`` that is set and less than ``low``, infinite or not a number."""
     dotted = f"{prefix}." if prefix else ""
     for name in names:
         value = getattr(part, name)
@@ -162,7 +169,7 @@ def less_than(low: float, part: Any, prefix: str, *names: str) -> Iterator[Probl
 
 
 def not_positive(part: Any, prefix: str, *names: str) -> Iterator[Problem]:
-    """The problems of those fields of ``part`` that are not above 0 (not a number is not), or infinite."""
+    """Yield a problem for each of the fields ``names`` of ``part`` that is not a positive, finite number."""
     for name in names:
         value = getattr(part, name)
         if not 0 < value < math.inf:
@@ -170,13 +177,20 @@ def not_positive(part: Any, prefix: str, *names: str) -> Iterator[Problem]:
 
 
 def if_percent(name: str, value: float) -> str:
-    """What to type for a share of one that was given in percent; the end of an error's sentence."""
+    """Return the end of an error message: what to type if ``value`` is a percentage; empty if it cannot be one."""
     return f"; {value:g} % is {name}={value / 100:g}" if 2 <= value < 100 and "[" not in name else ""
 
 
 def outside(interval: str, part: Any, prefix: str, *names: str, share: bool = False) -> Iterator[Problem]:
-    """The problems of those fields of ``part`` that are set and not in an interval, such as ``[0, 1)``; of shares of one, which may have
-    been given in percent, with what to type then."""
+    """Yield a problem for each of the fields ``names`` of ``part`` that is set and outside an interval.
+
+    Args:
+        interval: such as ``[0, 1)``.
+        part: the dataclass that has the fields.
+        prefix: its dotted path.
+        names: the names of the fields.
+        share: whether they are fractions, which may have been given in percent. The problem then says what to type instead.
+    """
     low, high = map(float, interval[1:-1].split(","))
     for name in names:
         value, field = getattr(part, name), f"{prefix}.{name}"
@@ -189,15 +203,18 @@ def outside(interval: str, part: Any, prefix: str, *names: str, share: bool = Fa
 
 
 def not_rising(name: str, pair: list[float], high: float) -> Iterator[Problem]:
-    """The problem of a field that is not a range in (0, high]."""
+    """Yield a problem if the field ``name`` is not a rising pair of numbers in (0, ``high``]."""
     if len(pair) != 2 or not 0 < pair[0] <= pair[1] <= high:
         yield Problem(name, f"{pair} is not a rising pair of numbers in (0, {high:g}]")
 
 
 def inactive_problems(part: Any, prefix: str, owners: dict[str, str]) -> Iterator[Problem]:
-    """The problems of those fields of ``part`` that nothing reads, given its other fields, and that are set to other than their default.
+    """Yield a problem for each field of ``part`` that nothing reads, given the other fields, and that is not at its default.
 
-    ``owners`` names them, each with the value of another field that it belongs to.
+    Args:
+        part: the dataclass that has the fields.
+        prefix: its dotted path.
+        owners: {field that nothing reads: the setting of another field that it belongs to}.
     """
     dotted, defaults = f"{prefix}." if prefix else "", type(part)()
     changed = [name for name in owners if getattr(part, name) != getattr(defaults, name)]

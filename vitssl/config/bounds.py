@@ -1,4 +1,4 @@
-"""Bounds far beyond any network, image or machine: a slip of the keyboard is refused before memory or hours are spent on it."""
+"""Bounds far beyond any network, image or machine, which refuse a typing error before it costs memory or hours."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from vitssl.config.backbones import BackboneConfig, size_of, stage_strides_px
 from vitssl.config.base import Problem, teachers
 
 BLOCKS, WIDTH, PIXELS, PROCESSES, COPIES = 1000, 100_000, 10_000, 1000, 10_000
-MOST = {  # of the fields of a Run, by their names
+MOST = {  # largest values of the fields of a Run, by the last part of their paths
     **dict.fromkeys(("depth", "depths", "blocks", "layers", "decoder_depth", "decoder_layers"), BLOCKS),
     **dict.fromkeys(("embed_dim", "num_heads", "hidden_dim", "bottleneck_dim", "decoder_dim", "decoder_heads", "reg_tokens"), WIDTH),
     **dict.fromkeys(("image_size", "size", "cache_px", "pad_px", "patch_size", "window_size", "teacher_px"), PIXELS),
@@ -19,12 +19,12 @@ MOST = {  # of the fields of a Run, by their names
     "out_dim": 10_000_000, "num_classes": 10_000_000, "mlp_ratio": 1000, "batch_size": 10_000_000, "epochs": 1_000_000,
     "schedule_epochs": 1_000_000, "max_steps": 10**9, "seed": 2**63 - 1, "val_seed": 2**63 - 1,
 }  # fmt: skip
-MOST_PARAMETERS = 10**11  # of a backbone: no machine holds more in one piece
-MOST_TOKENS = 1_000_000  # of an image: attention looks at all pairs
+MOST_PARAMETERS = 10**11  # of a backbone: no machine holds a larger one in one piece
+MOST_TOKENS = 1_000_000  # of an image: attention compares all pairs
 
 
 def problems(run: Any) -> Iterator[Problem]:
-    """The fields of a Run that no machine can have been meant to compute; and a backbone whose sizes are possible one by one only."""
+    """Yield the fields of a Run that exceed their bounds, and the backbones that are too large although each of their sizes is possible."""
     yield from _beyond(dataclasses.asdict(run), "")
     for path, backbone in {"backbone": run.backbone, **teachers(run)}.items():
         yield from _too_large(backbone, path, run.data.image_size)
@@ -37,12 +37,15 @@ def _beyond(value: Any, path: str) -> Iterator[Problem]:
     elif isinstance(value, list):
         for part in value:
             yield from _beyond(part, path)
-    elif (most := MOST.get(path.rpartition(".")[2])) is not None and isinstance(value, int | float) and value > most:
-        yield Problem(path, f"{value} is more than {most:,}, which is far more than anybody uses")
+    elif (bound := MOST.get(path.rpartition(".")[2])) is not None and isinstance(value, int | float) and value > bound:
+        yield Problem(path, f"{value} is more than {bound:,}, which is far more than anybody uses")
 
 
 def _too_large(backbone: BackboneConfig, path: str, image_px: int) -> Iterator[Problem]:
-    """By the first stage's width, which the later ones exceed."""
+    """Yield problems of a backbone with too many parameters or tokens.
+
+    Parameters are estimated with the width of the first stage for all blocks, which is too low for later stages.
+    """
     size = size_of(backbone)
     tokens = max(((image_px // stride) ** 2 for stride in stage_strides_px(backbone)), default=0)
     parameters = sum(size.depths) * size.embed_dim**2 * (4 + 2 * size.mlp_ratio)

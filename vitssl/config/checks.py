@@ -1,4 +1,4 @@
-"""The checks of a Run that span its fields, and those of one that is being planned."""
+"""The checks of a Run that span several fields, and further checks of a Run that is being planned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from vitssl.config.data import view_px
 from vitssl.config.objectives import ObjectiveConfig, active
 from vitssl.config.run import Run, active_views, inactive_fields, scaled_lr, slices
 
-# why a backbone cannot serve an objective, whose path is to be filled in
+# capability: what a backbone without it lacks, and what to do; {path} stands for the path of the objective that requires it
 LACKS = {
     "cls": ("has no class token", "set {path}.pool=mean"),
     "reg": ("has no registers", "set backbone.reg_tokens=1"),
@@ -25,18 +25,18 @@ LACKS = {
 
 
 def check(run: Run, where: str = "", to_train: bool = True) -> None:
-    """Refuse impossible values and combinations.
+    """Refuse impossible values and combinations of fields.
 
     Args:
-        run: what is checked.
-        where: for the error's first words.
-        to_train: it has something to train; an imported backbone has no objective.
+        run: the Run to check.
+        where: the file or place that the error begins with.
+        to_train: whether the Run must have something to train. An imported backbone has no objective.
 
     Raises:
         ConfigError: the first problem found, naming ``where`` and the field.
     """
     views = [(f"data.views.{name}", view_px(run.data, name)) for name in active_views(run)]
-    # lazily: a later check may rely on an earlier one
+    # generators, run one after the other: a later check may rely on an earlier one
     parts = (
         run.data.size_problems(),
         bounds.problems(run),
@@ -53,18 +53,19 @@ def check(run: Run, where: str = "", to_train: bool = True) -> None:
 
 
 def check_slices(run: Run, processes: int) -> None:
-    """Refuse slices that would be far smaller than ``loop.micro_batch_size``, or too small to mix images.
+    """Refuse slices of the batch that would be far smaller than ``loop.micro_batch_size``, or too small to mix images.
 
     Raises:
-        ConfigError: with the batch that fits.
+        ConfigError: names a batch size that would fit, or the field to raise.
     """
-    own, count = max(1, run.optim.batch_size // processes), slices(run, processes)
-    largest = run.loop.micro_batch_size or own
-    size, field_name = own // count, "optim.batch_size" if largest >= own else "loop.micro_batch_size"
+    local_batch, count = max(1, run.optim.batch_size // processes), slices(run, processes)
+    largest = run.loop.micro_batch_size or local_batch
+    size, field_name = local_batch // count, "optim.batch_size" if largest >= local_batch else "loop.micro_batch_size"
     if count > 1 and 2 * size <= largest:
-        whole = max(1, round(own / largest)) * largest * processes
+        fitting_batch = max(1, round(local_batch / largest)) * largest * processes
         reason = (
-            f"a process's {own} images per step can only be split into {count} equal slices of {size}; optim.batch_size={whole} would fit"
+            f"a process's {local_batch} images per step can only be split into {count} equal slices of {size};"
+            f" optim.batch_size={fitting_batch} would fit"
         )
         raise ConfigError(f"{largest}: {reason}", field_name)
     if size == 1 and any(view.mixup_alpha or view.cutmix_alpha for view in active_views(run).values()):
@@ -72,10 +73,10 @@ def check_slices(run: Run, processes: int) -> None:
 
 
 def refuse_rising_lr(run: Run) -> None:
-    """Refuse a final learning rate above the peak, in a Run that is being planned; an existing one is read as it is.
+    """Refuse a final learning rate above the peak in a Run that is being planned. Existing Runs are read as they are.
 
     Raises:
-        ConfigError: with the field to set.
+        ConfigError: says which field to set.
     """
     optim = run.optim
     peak, low = scaled_lr(optim, optim.lr), scaled_lr(optim, optim.min_lr) if optim.scale_all_lrs else optim.min_lr
@@ -85,13 +86,13 @@ def refuse_rising_lr(run: Run) -> None:
 
 
 def refuse_inactive_fields(run: Run, cli_fields: Collection[str] = ()) -> None:
-    """Refuse what is set and has no effect, in a Run that is being planned; an existing one is read as it is.
+    """Refuse fields that are set and have no effect in a Run that is being planned. Existing Runs are read as they are.
 
-    A sweep may set a field of ``data`` for all of its arms although one of them does not read it, as it crops or mixes differently; for
-    a field in ``cli_fields``, which the command line sets, that is refused too.
+    A sweep may set a field of ``data``, or ``optim.warmup_lr``, for all of its arms although one of them does not read it, for example
+    because it crops or mixes differently. Such a field is refused only if the command line sets it, that is, if it is in ``cli_fields``.
 
     Raises:
-        ConfigError: the first such field, and what it belongs to.
+        ConfigError: names the first such field and what it belongs to.
     """
     for path, owner in inactive_fields(run).items():
         shared = path.startswith("data.") or path == "optim.warmup_lr"
@@ -111,8 +112,8 @@ def _pattern_problems(run: Run) -> Iterator[Problem]:
 
 
 def _demands(run: Run, to_train: bool) -> Iterator[Problem]:
-    """What the objectives require of the backbone and of the data."""
-    objectives, there = active(run.objectives), sorted(run.data.views.enabled())
+    """Yield what the objectives require and the backbone or the data lacks."""
+    objectives, available = active(run.objectives), sorted(run.data.views.enabled())
     if to_train and not objectives:
         yield Problem("objectives", "no objective is on; set at least one, for example objectives.classify: {}")
     if to_train and objectives and not any(objective.weight for objective in objectives.values()):
@@ -122,20 +123,20 @@ def _demands(run: Run, to_train: bool) -> Iterator[Problem]:
         for lacking in sorted(objective.requires() - capabilities(run.backbone)):
             yield Problem(f"objectives.{name}", lacks(run.backbone, lacking, f"objectives.{name}", objective))
         for view in objective.views():
-            if view not in there:
+            if view not in available:
                 add = f"; add 'data.views.{view}={{}}'" if view in vars(run.data.views) else ""
-                yield Problem(f"objectives.{name}", f"there is no data.views.{view}; the Run has {', '.join(there)}{add}")
-        there = [*there, *objective.makes]
+                yield Problem(f"objectives.{name}", f"there is no data.views.{view}; the Run has {', '.join(available)}{add}")
+        available = [*available, *objective.makes]
 
 
 def _local_problems(run: Run) -> Iterator[Problem]:
-    """Local views show a part of the image in fewer pixels; the papers' 96 of 224 are no size for small images."""
-    size, whole = getattr(active_views(run).get("local"), "size", None), run.data.image_size
-    if size is not None and size > whole:
+    """Yield a problem if local views are larger than the image: the papers' 96 of 224 pixels do not suit small images."""
+    local_px, image_px = getattr(active_views(run).get("local"), "size", None), run.data.image_size
+    if local_px is not None and local_px > image_px:
         stride = stride_px(run.backbone)
-        own = max(1, round(3 / 7 * whole / stride)) * stride  # 96 of 224
-        reason = f"{size} is larger than data.image_size, {whole}, and local views are smaller"
-        yield Problem("data.views.local.size", f"{reason}; add data.views.local.size={own}")
+        suggested_px = max(1, round(3 / 7 * image_px / stride)) * stride  # the papers' ratio, 96 of 224
+        reason = f"{local_px} is larger than data.image_size, {image_px}, and local views are smaller"
+        yield Problem("data.views.local.size", f"{reason}; add data.views.local.size={suggested_px}")
 
 
 def _objective_problems(run: Run) -> Iterator[Problem]:
@@ -153,14 +154,14 @@ def _objective_problems(run: Run) -> Iterator[Problem]:
 
 
 def lacks(backbone: BackboneConfig, need: str, path: str, objective: ObjectiveConfig) -> str:
-    """Why a backbone without a capability cannot serve the objective at ``path``, and what can be done."""
+    """Return why a backbone without the capability ``need`` cannot serve the objective at ``path``, and what to do."""
     if backbone.tokenizer == "shifted" and need in ("keep", "mask"):
         return "backbone.tokenizer=shifted lets every token see part of its neighbours, even hidden ones; set patches"
     if need in ("keep", "mask") and not {"keep", "mask"} & capabilities(backbone):
         return (
             f"backbone.name={backbone.name} cannot hide tokens, neither by dropping nor by masking; simclr and dino need no hidden tokens"
         )
-    (what, advice), never = LACKS[need], backbone.inactive_fields()
-    if {"reg": "reg_tokens", "masked_tokens": "masked_tokens"}.get(need) in never or (need == "cls" and not hasattr(objective, "pool")):
+    (lack, advice), inactive = LACKS[need], backbone.inactive_fields()
+    if {"reg": "reg_tokens", "masked_tokens": "masked_tokens"}.get(need) in inactive or (need == "cls" and not hasattr(objective, "pool")):
         advice = "take a ViT, such as vit_tiny"
-    return f"backbone.name={backbone.name} {what}; {advice.format(path=path)}"
+    return f"backbone.name={backbone.name} {lack}; {advice.format(path=path)}"

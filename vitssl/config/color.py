@@ -1,4 +1,4 @@
-"""The steps of a view's ``color``."""
+"""The fields of a view's ``color``: its colour operations."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from vitssl.config.base import Problem, less_than, not_rising, outside
 
 @dataclass
 class Operation:
-    """What every operation has."""
+    """The fields that every colour operation has."""
 
     prob: float = 1.0  # probability of applying it to an image
 
     def problems(self, name: str) -> Iterator[Problem]:
-        """``name`` is the path of the field, such as data.views.main.color[0].jitter."""
+        """Yield what is wrong with the fields; ``name`` is the dotted path of the operation, such as data.views.main.color[0].jitter."""
         yield from outside("[0, 1]", self, name, "prob", share=True)
 
 
@@ -71,7 +71,7 @@ class ColorOp:
     solarize: Optional[Solarize] = None  # invert bright pixels
 
     def chosen(self) -> dict[str, Any]:
-        """What is set, by name; a single entry, once checked."""
+        """Return the operations that are set, by name; a checked ColorOp has exactly one."""
         return {f.name: value for f in dataclasses.fields(self) if (value := getattr(self, f.name)) is not None}
 
     def problems(self, name: str) -> Iterator[Problem]:

@@ -11,12 +11,12 @@ from typing import Literal, Optional
 from vitssl.config.base import Problem, less_than, not_rising, outside, runtime_field
 from vitssl.config.color import ColorStep
 
-LEAST_STD = 1e-6  # of a channel that anything is to be seen in
-# of channels, in [0, 1] units: (mean, std)
+LEAST_STD = 1e-6  # smallest standard deviation of a channel that shows anything
+# (mean, std) of red, green and blue, in [0, 1] units
 STATISTICS = {
     "imagenet": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
     "half": ([0.5] * 3, [0.5] * 3),
-    # those of SSAT's and much other public code: the mean of the images' standard deviations, where the pixels' are 0.247 0.244 0.262
+    # as in SSAT's and much other public code, which averages the standard deviations of images; that of all pixels is 0.247 0.244 0.262
     "cifar10": ([0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.2010]),
 }
 
@@ -68,7 +68,7 @@ class View:
     switch_prob: float = 0.5  # probability of CutMix rather than mixup, if both are on
 
     def inactive_fields(self) -> dict[str, str]:
-        """{field that has no effect, given the others: what it belongs to}."""
+        """Return {field that has no effect, given the others: the setting that it belongs to}."""
         mixed = bool(self.mixup_alpha) + bool(self.cutmix_alpha)
         owners = {} if self.crop == "random_resized" else dict.fromkeys(("scale", "ratio"), "crop: random_resized")
         owners |= {} if self.crop == "pad" else {"pad_px": "crop: pad"}
@@ -99,7 +99,7 @@ class Views:
     local: Optional[View] = None  # small crops (DINO)
 
     def enabled(self) -> dict[str, View]:
-        """The views that are configured, by name, in the order of the fields."""
+        """Return the views that are configured, by name, in the order of the fields."""
         return {f.name: view for f in dataclasses.fields(self) if (view := getattr(self, f.name)) is not None}
 
 
@@ -141,7 +141,7 @@ class Data:
     views: Views = field(default_factory=Views)  # augmentations of each image, by name
 
     def inactive_fields(self) -> dict[str, str]:
-        """As `View.inactive_fields`."""
+        """Return {field that has no effect, given the others: the setting that it belongs to}."""
         owners = {} if self.val_fraction else {"val_seed": "a val_fraction"}
         owners |= {} if self.val_fraction or self.val_split is not None else {"val_metric": "a val_fraction or a val_split"}
         owners |= {"test_split": "no data.folds"} if self.folds else {}
@@ -169,20 +169,20 @@ class Data:
             yield from view.problems(f"data.views.{name}", view.size or self.image_size)
 
     def size_problems(self) -> Iterator[Problem]:
-        """Of the sides that networks see, by which other checks divide."""
+        """Yield what is wrong with the sides of images that networks see. To be checked first, as other checks divide by them."""
         yield from less_than(1, self, "data", "image_size")
         for name, view in self.views.enabled().items():
             yield from less_than(1, view, f"data.views.{name}", "size")
 
 
 def view_px(data: Data, view: str) -> int:
-    """Side of a view's square images, in pixels."""
+    """Return the side of a view's square images, in pixels."""
     return getattr(data.views, view).size or data.image_size
 
 
 def statistics(data: Data, mean: list[float], std: list[float]) -> tuple[list[float], list[float]]:
-    """Channel mean and std, in [0, 1] units, that images are normalised by; the arguments are the data set's."""
+    """Return the channel means and stds that normalise images, in [0, 1] units; ``mean`` and ``std`` are those of the data set."""
     if data.mean is not None and data.std is not None:
         return data.mean, data.std
-    # a channel of one value in all images, such as red and blue where only green was recorded, becomes 0
+    # a channel that has one value in all images, such as red and blue if only green was recorded, becomes 0
     return STATISTICS.get(data.normalize) or (mean, [value if value >= LEAST_STD else 1.0 for value in std])

@@ -1,6 +1,6 @@
-"""The fields of ``evals``: named evaluators of a Run's weights. They never change these, and are no part of its identity.
+"""The fields of ``evals``: named evaluators of a Run's weights. They never change the weights, and are no part of the Run's identity.
 
-To add one: its dataclass here with a line in `KINDS`, and a class of the same name without ``Config`` in
+To add an evaluator, declare its dataclass here, add it to `KINDS`, and write a class of the same name without ``Config`` in
 `vitssl/evaluators/<type>.py`.
 """
 
@@ -18,10 +18,10 @@ from vitssl.config.objectives import active
 from vitssl.config.run import Run, classifies
 from vitssl.words import listed
 
-OWN = ("test", "val", "test_ema", "selected", "selected_val")  # what a classifying Run is evaluated by anyway
-# in metrics.jsonl and done.json these names are taken, by what a classifying Run is evaluated by anyway and by other fields
+OWN = ("test", "val", "test_ema", "selected", "selected_val")  # evaluators that a classifying Run has without any in ``evals``
+# names that evaluators cannot have: in metrics.jsonl and done.json they stand for a classifying Run's own evaluators and other fields
 RESERVED = (*OWN, "test_best", "self", "event", "step", "time", "epoch")
-# of a classifying Run's own evaluators those that look at the test images, and which choose among Runs for each: at the same epoch
+# own evaluators on test images: the evaluator on held-out images at the same epoch, which selects among Runs; None: there is none
 OF_TEST = {"test": "val", "test_ema": None, "selected": "selected_val"}
 
 
@@ -35,12 +35,12 @@ class Metric:
 
     @property
     def title(self) -> str:
-        """Name and unit, and an arrow where lower is better."""
+        """The name and the unit, and an arrow if lower is better."""
         return " ".join(filter(None, (self.name, self.unit, "↓" if self.lower_is_better else "")))
 
 
-FIRST = 5  # classes among which top-5 looks for the right one
-BINS = 15  # of confidence, over which the calibration error is averaged
+FIRST = 5  # top-5 looks for the right class among this many
+BINS = 15  # bins of confidence, over which the calibration error is averaged
 METRICS = {
     "top1": Metric("top-1"),
     "top5": Metric("top-5"),
@@ -50,21 +50,21 @@ METRICS = {
     "ece": Metric("ECE", lower_is_better=True),
     "loss": Metric("NLL", unit="", lower_is_better=True),
 }
-EARLY = ("top1", "top5", "loss")  # those that a classifier is evaluated by during training too; the others need all predictions at once
+EARLY = ("top1", "top5", "loss")  # metrics of a classifier that are computed during training too; the others need all predictions at once
 METRICS_ALSO_CALLED = {"accuracy": "top1", "acc": "top1", "acc1": "top1", "acc5": "top5", "f1": "macro_f1", "auroc": "auc", "nll": "loss"}
 
 
 def metric_of(key: str) -> Metric:
-    """How a metric is shown, also one that another version gave."""
+    """Return how to show the metric ``key``; one that only another version knows has its key as name, and no unit."""
     return METRICS.get(key, Metric(key, unit=""))
 
 
 @dataclass
 class EvalConfig:
-    """What every evaluator has."""
+    """The fields that every evaluator has."""
 
-    classifies: ClassVar[bool] = False  # by the Run's classifier
-    metrics: ClassVar[tuple[str, ...]] = ("top1", "top5")  # those of METRICS that it gives
+    classifies: ClassVar[bool] = False  # whether it uses the Run's classifier
+    metrics: ClassVar[tuple[str, ...]] = ("top1", "top5")  # the keys of METRICS that it computes
     type: str = "classification"  # classification, knn or linear; left out: as it is named, or else classification
     shards: Optional[str] = None  # shards of other images, of the same classes or some of them; null: the Run's
     split: str = "test"  # train, val (held out) or test, as data defines them; or the name of a split of the shards
@@ -73,11 +73,11 @@ class EvalConfig:
     every: Optional[int] = None  # epochs between evaluations; null: loop.eval_every; 0: at the end only
 
     def defining(self) -> dict[str, Any]:
-        """The fields that define the result."""
+        """Return the fields that define the result: all but how often it is computed."""
         return {name: value for name, value in vars(self).items() if name != "every"}
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
-        """``name`` is the path of the field, such as evals.knn."""
+        """Yield what is wrong with the fields for ``run``; ``name`` is the dotted path of the evaluator, such as evals.knn."""
         yield from less_than(0, self, name, "every")
         if self.weights == "ema" and run.loop.ema_decay is None:
             yield Problem(f"{name}.weights", "the Run has no averaged weights; set loop.ema_decay")
@@ -93,14 +93,16 @@ class EvalConfig:
             advice = f"{listed(OF_FEATURES)} look at its features"
             yield Problem(f"{name}.type", f"the Run has no classify objective, so it predicts no classes; {advice}")
         if self.classifies and self.weights == "teacher":
-            able = f"{listed(OF_FEATURES)} can look at a teacher's features"
-            yield Problem(f"{name}.weights", f"the classifier belongs to the student; {able}")
+            alternative = f"{listed(OF_FEATURES)} can look at a teacher's features"
+            yield Problem(f"{name}.weights", f"the classifier belongs to the student; {alternative}")
 
 
 @dataclass
 class ClassificationConfig(EvalConfig):
-    """The Run's classifier: top-1, top-5, loss, and after the last epoch, or where `data.val_metric` is one of them, the metrics that need
-    all predictions."""
+    """The Run's classifier: top-1, top-5 and loss, and after the last epoch the metrics that need all predictions.
+
+    The latter are computed after other epochs too if `data.val_metric` is one of them.
+    """
 
     classifies: ClassVar[bool] = True
     metrics: ClassVar[tuple[str, ...]] = ("top1", "top5", "balanced_accuracy", "macro_f1", "auc", "ece", "loss")
@@ -109,7 +111,7 @@ class ClassificationConfig(EvalConfig):
 
 @dataclass
 class FeaturesConfig(EvalConfig):
-    """What evaluators of features have: they learn from the Run's labelled training images, without augmentation."""
+    """The fields that evaluators of features have: they learn from the Run's labelled training images, without augmentation."""
 
     pool: Optional[Literal["cls", "reg", "mean", "cls+reg", "cls+mean"]] = (
         None  # null: the class token if there is one, else the mean of the patch tokens
@@ -117,14 +119,14 @@ class FeaturesConfig(EvalConfig):
     blocks: int = 1  # concatenate the features of this many last blocks
 
     def check_images(self, labelled: int, learnt: bool) -> None:
-        """Refuse images that it cannot learn from, or be tested on.
+        """Refuse images that the evaluator cannot learn from or be tested on.
 
         Args:
             labelled: how many training images have a label.
-            learnt: some of those that it is tested on are among them.
+            learnt: whether some of the images to test on are among them.
 
         Raises:
-            ConfigError: none has one; or what follows from ``learnt`` for an evaluator.
+            ConfigError: no training image has a label, or an evaluator cannot be tested on images that it has learnt.
         """
         if not labelled:
             raise ConfigError("there is no labelled training image to learn from", "type")
@@ -190,11 +192,15 @@ OF_FEATURES = [name for name, kind in KINDS.items() if not kind.classifies]
 
 
 def parse(name: str, fields: dict[str, Any], overrides: Sequence[str] = ()) -> EvalConfig:
-    """An evaluator from its fields, of which ``type`` says which others there are, and from further ones as ``key=value``; one that is
-    named as a type is of that type.
+    """Build an evaluator from its fields.
+
+    Args:
+        name: the name of the evaluator. If it is that of a type, it is the default of ``type``.
+        fields: its fields; ``type`` decides which others there are.
+        overrides: further fields, as ``key=value``.
 
     Raises:
-        ConfigError: no such type or field; naming it.
+        ConfigError: there is no such type or field; the error names it.
     """
     from vitssl.config.merging import merge
 
@@ -202,34 +208,37 @@ def parse(name: str, fields: dict[str, Any], overrides: Sequence[str] = ()) -> E
         raise ConfigError(f"{fields!r} is not a set of fields; write {{type: knn}}, or null for off", f"evals.{name}")
     if name in KINDS:
         fields = {"type": name} | fields
-    kind, typed = fields.get("type", "classification"), [*fields, *(word.partition("=")[0] for word in overrides)]
-    other = _other_type(set(typed))
-    if "type" not in fields and other:
-        whole = flow({name: {"type": other, **fields}})
-        raise ConfigError(f"the type is missing; write {shlex.quote(f'evals={whole}')}", f"evals.{name}.type")
+    kind, given_names = fields.get("type", "classification"), [*fields, *(word.partition("=")[0] for word in overrides)]
+    intended_type = _other_type(set(given_names))
+    if "type" not in fields and intended_type:
+        with_type = flow({name: {"type": intended_type, **fields}})
+        raise ConfigError(f"the type is missing; write {shlex.quote(f'evals={with_type}')}", f"evals.{name}.type")
     if not isinstance(kind, str) or kind not in KINDS:
-        meant = did_you_mean(closest(str(kind), list(KINDS)))
-        raise ConfigError(f"{kind!r} is none of {', '.join(KINDS)}{meant}", f"evals.{name}.type")
-    if other and (odd := [field for field in typed if field not in vars(KINDS[kind]())]):
-        raise ConfigError(f"a field of type {other}, and the type is {kind}", f"evals.{name}.{odd[0]}")
+        suggestion = did_you_mean(closest(str(kind), list(KINDS)))
+        raise ConfigError(f"{kind!r} is none of {', '.join(KINDS)}{suggestion}", f"evals.{name}.type")
+    if intended_type and (foreign := [field for field in given_names if field not in vars(KINDS[kind]())]):
+        raise ConfigError(f"a field of type {intended_type}, and the type is {kind}", f"evals.{name}.{foreign[0]}")
     return merge(KINDS[kind], fields, list(overrides), field=f"evals.{name}")
 
 
 def _other_type(fields: set[str]) -> str | None:
-    """The type that was meant where fields are not those of the default: one that has them."""
+    """Return the first type that has all of ``fields``, if the default type does not; None if the default has them, or no type does."""
     if fields <= vars(KINDS["classification"]()).keys():
         return None
     return next((kind for kind in KINDS if fields <= vars(KINDS[kind]()).keys()), None)
 
 
 def evals_of(run: Run) -> dict[str, EvalConfig]:
-    """The evaluators that are on, by name."""
+    """Return the evaluators in ``run.evals`` that are on, by name."""
     return {name: parse(name, fields) for name, fields in run.evals.items() if fields is not None}
 
 
 def own_evals(run: Run, heldout: bool) -> dict[str, EvalConfig]:
-    """What a classifying Run is evaluated by anyway: its accuracy on the test split, on held-out images, of averaged weights, and of those
-    that held-out images chose."""
+    """Return the evaluators that a classifying Run has without any in ``run.evals``.
+
+    They measure its accuracy on the test split, on held-out images if there are any (``heldout``), with averaged weights, and with the
+    weights that the held-out images chose.
+    """
     if not classifies(run):
         return {}
     defaults: dict[str, EvalConfig] = {"test": ClassificationConfig()}
@@ -240,42 +249,45 @@ def own_evals(run: Run, heldout: bool) -> dict[str, EvalConfig]:
 
 
 def may_hold_out(run: Run) -> bool:
-    """Are there held-out images that choose an epoch?"""
+    """Whether a Run classifies and asks for held-out images, which choose an epoch."""
     return classifies(run) and bool(run.data.val_split or run.data.val_fraction)
 
 
 def has_teacher(run: Run) -> bool:
-    """Does a teacher follow the backbone, so that its weights can be taken?"""
+    """Whether an objective of the Run has a teacher that follows the backbone, whose weights can be used."""
     return any(objective.has_teacher for objective in active(run.objectives).values())
 
 
 def pending(run: Run, recorded: dict[str, Any]) -> dict[str, EvalConfig]:
-    """The configured evaluators whose results are not in a run folder's ``evals.json``, or are of other fields there."""
+    """Return the evaluators of ``run`` without a result for their present fields in ``recorded``, the content of ``evals.json``."""
     evals = evals_of(run)
     configs = {name: entry["config"] for name, entry in recorded.items() if name in evals}
-    full = {name: KINDS[config["type"]]().defining() | config for name, config in configs.items()}  # fields that came later: the defaults
+    # fields that later versions added have their defaults
+    full = {name: KINDS[config["type"]]().defining() | config for name, config in configs.items()}
     return {name: cfg for name, cfg in evals.items() if full.get(name) != cfg.defining()}
 
 
 def metric_parts(metric: str) -> tuple[str, str]:
-    """Evaluator and metric of ``knn/top1``; ``top1`` stands for test/top1, ``top1_ema`` for test_ema/top1; ``selected/top1`` is of the
-    epoch that held-out images choose.
+    """Split a metric such as ``knn/top1`` into evaluator and metric.
+
+    ``top1`` stands for test/top1, and ``top1_ema`` for test_ema/top1. ``selected/top1`` is measured at the epoch that held-out images
+    choose.
 
     Raises:
-        ConfigError: no evaluator has such a metric.
+        ConfigError: there is no such metric.
     """
     evaluator, _, name = metric.rpartition("/")
     if not evaluator:
         evaluator, name = ("test_ema", name.removesuffix("_ema")) if name.endswith("_ema") else ("test", name)
     if name not in METRICS:
-        near = [METRICS_ALSO_CALLED[name.lower()]] if name.lower() in METRICS_ALSO_CALLED else closest(name, list(METRICS))
+        suggestions = [METRICS_ALSO_CALLED[name.lower()]] if name.lower() in METRICS_ALSO_CALLED else closest(name, list(METRICS))
         others = "nor top1_ema, nor an evaluator's, such as selected/top1 or knn/top1"
-        raise ConfigError(f"{metric!r} is none of {', '.join(METRICS)}, {others}{did_you_mean(near)}")
+        raise ConfigError(f"{metric!r} is none of {', '.join(METRICS)}, {others}{did_you_mean(suggestions)}")
     return evaluator, name
 
 
 def measured_by(metric: str) -> Metric:
-    """What ``knn/top1`` measures, named after its evaluator too where that is not the accuracy on the test split."""
+    """Return what a metric such as ``knn/top1`` measures; its name begins with the evaluator's, unless that is the test split's own."""
     evaluator, key = metric_parts(metric)
     return METRICS[key] if evaluator == "test" else replace(METRICS[key], name=f"{evaluator} {METRICS[key].name}")
 

@@ -1,7 +1,7 @@
-"""Every field that may be written: its dotted name, type, default and meaning, from the dataclasses and their source.
+"""Every field that users may write: its dotted name, type, default and meaning, read from the dataclasses and their source.
 
-A field's meaning is the comment beside it, after the lines of comment right above it; where there is none, that of the class which it
-inherits the field from, or else the first paragraph of the docstring of the dataclass that it holds.
+The meaning of a field is the comment right above it, followed by the comment beside it. Without a comment, it is the comment in the
+base class that declares the field too, or else the first paragraph of the docstring of the dataclass that the field holds.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Field:
 
     @property
     def kind(self) -> str:
-        """Its type in words."""
+        """The type in words."""
         return " | ".join(dict.fromkeys(_in_words(option) for option in options_of(hints_of(self.owner)[self.own_name])))
 
     @property
     def default(self) -> str | None:
-        """As YAML has it; None where it must be set, or is a set of fields with defaults of their own."""
+        """The default as YAML writes it; None if the field must be set, or is a set of fields with defaults of their own."""
         f = self.owner.__dataclass_fields__[self.own_name]
         value = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
         if dataclasses.is_dataclass(value) or value == "???":
@@ -51,7 +51,7 @@ class Field:
 
     @property
     def meaning(self) -> str:
-        """A sentence or more; empty where the source says nothing."""
+        """What the field means, in a sentence or more; empty if the source says nothing."""
         for kind in self.owner.__mro__:
             if dataclasses.is_dataclass(kind) and (text := _comments(kind).get(self.own_name)):
                 return text
@@ -60,8 +60,10 @@ class Field:
 
 
 def fields_of(kind: type, prefix: str = "") -> Iterator[Field]:
-    """The fields of a dataclass, and after each that holds further ones those: of a list as ``name[].field``, of a mapping as
-    ``name.NAME.field``."""
+    """Yield the fields of a dataclass, each followed by the fields that it holds.
+
+    The fields of a list's elements are called ``name[].field``, and those of a mapping's values ``name.NAME.field``.
+    """
     hints, parts, elements = hints_of(kind), parts_of(kind), element_types_of(kind)
     for name in hints:
         path = f"{prefix}{name}"
@@ -75,12 +77,12 @@ def fields_of(kind: type, prefix: str = "") -> Iterator[Field]:
 
 
 def checkpoint_fields(kind: type) -> set[str]:
-    """The dotted paths of all fields of a Run that may name trained weights."""
+    """Return the dotted paths of all fields of a Run that may name trained weights."""
     return {f.name for f in fields_of(kind) if f.owner.__dataclass_fields__[f.own_name].metadata.get("checkpoint")}
 
 
 def _of_mapping(hint: Any) -> type | None:
-    """The dataclass that a mapping holds."""
+    """Return the dataclass of the values of a mapping; None if ``hint`` is not a mapping to dataclasses."""
     values = get_args(hint)[1:] if get_origin(hint) is dict else ()
     return next((value for value in values if dataclasses.is_dataclass(value)), None)
 
@@ -100,7 +102,7 @@ def _in_words(hint: Any) -> str:
 
 
 def _summary(kind: type) -> str:
-    """The first paragraph of a class's docstring, without the quotes of code."""
+    """Return the first paragraph of a class's docstring, without the backticks around code."""
     (tree,) = ast.parse(inspect.getsource(kind)).body
     assert isinstance(tree, ast.ClassDef)
     return " ".join((ast.get_docstring(tree) or "").split("\n\n")[0].split()).replace("``", "")
@@ -108,7 +110,7 @@ def _summary(kind: type) -> str:
 
 @functools.cache
 def _comments(kind: type) -> dict[str, str]:
-    """{field: comment} of those that a dataclass itself declares and comments on."""
+    """Return {field: comment} of the fields that a dataclass itself declares; empty comments for fields without one."""
     source = inspect.getsource(kind)
     lines = source.splitlines()
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
@@ -116,7 +118,7 @@ def _comments(kind: type) -> dict[str, str]:
     comments = {line: text for line, text in comments.items() if not text.startswith(DIRECTIVES)}
     (tree,) = ast.parse(source).body
     assert isinstance(tree, ast.ClassDef)
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     for statement in tree.body:
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             assert statement.end_lineno is not None
@@ -124,5 +126,5 @@ def _comments(kind: type) -> dict[str, str]:
             while first - 1 in comments and lines[first - 2].lstrip().startswith("#"):
                 first -= 1
             texts = (comments[line] for line in range(first, statement.end_lineno + 1) if line in comments)
-            found[statement.target.id] = " ".join(texts)
-    return found
+            meanings[statement.target.id] = " ".join(texts)
+    return meanings

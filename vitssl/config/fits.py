@@ -1,4 +1,4 @@
-"""Do the weights that a field of a Run names fit the network that the Run describes?"""
+"""The check that the weights that a field of a Run names fit the network that the Run describes."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from vitssl.config.methods import flow
 from vitssl.config.run import Run
 from vitssl.words import counted
 
-# fields of a backbone that its weights do not depend on
+# fields of a backbone that say how it is trained or computed, not which weights it has
 HOW_TRAINED = ("drop_path", "init", "cls_token_std", "interpolate_antialias", "batch_norm", "frozen", "fused_attention")
 
 
 def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
-    """Check that the network whose weights a field names is the one that this Run describes: its backbone, or ``<field>_backbone``.
+    """Check that the weights that a field names are of the network that the Run describes: its backbone, or ``<field>_backbone``.
 
-    A model can then be built, counted and loaded without its teacher's folder, and nothing is queued that cannot start.
+    A model can then be built, counted and loaded without its teacher's folder, and no job is queued that cannot start.
 
     Args:
-        run: the student's.
-        field: one of ``checkpoints(run)``: init_from, where ``init_except`` may excuse what does not fit, or a teacher's.
+        run: the Run that has the field.
+        field: one of ``checkpoints(run)``: init_from, whose weights need not fit if ``init_except`` is set, or a teacher's.
         theirs: the Run whose weights this field names.
-        where: for the error's first words.
+        where: the file or place that the error begins with.
 
     Raises:
-        ConfigError: they differ, in more than how the teacher was trained.
+        ConfigError: the networks differ in more than how the teacher was trained, or the other Run lacks the weights that are wanted.
     """
     if field == "init_from":
         if run.init_weights == "ema" and theirs.loop.ema_decay is None:
@@ -45,10 +45,10 @@ def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
                 reason = f"those weights are from a backbone with {name} {given[name]}, but this one has {needed[name]}"
                 advice = "; if that is intended, set init_except: [^backbone.inserted]" if name == "masked_tokens" else ""
                 raise ConfigError(reason + advice, field, where)
-    ours = teachers(run).get(f"{field}_backbone")
-    if ours is None:
+    teacher_backbone = teachers(run).get(f"{field}_backbone")
+    if teacher_backbone is None:
         return
-    described, trained = dataclasses.asdict(ours), dataclasses.asdict(theirs.backbone)
+    described, trained = dataclasses.asdict(teacher_backbone), dataclasses.asdict(theirs.backbone)
     if differ := {name: value for name, value in trained.items() if value != described[name] and name not in HOW_TRAINED}:
         name, path = next(iter(differ)), f"{field}_backbone"
         reason = f"{flow(described[name])} does not match the teacher's Run, which has {flow(differ[name])}"
@@ -56,11 +56,11 @@ def check_fits(run: Run, field: str, theirs: Run, where: str = "") -> None:
 
 
 def _network(backbone: BackboneConfig) -> dict[str, Any]:
-    """What two backbones must have in common so that the weights of one fit the other."""
-    size, same = size_of(backbone), ("embed_dim", "depths", "num_heads", "mlp_ratio", "patch_size")
+    """Return the properties that two backbones must share so that the weights of one fit the other."""
+    size, size_fields = size_of(backbone), ("embed_dim", "depths", "num_heads", "mlp_ratio", "patch_size")
     return {
         "family": module(backbone),
-        **{name: getattr(size, name) for name in same},
+        **{name: getattr(size, name) for name in size_fields},
         "timm_model": backbone.timm_model,
         "attention_scale": backbone.attention_scale,
         "reg_tokens": backbone.reg_tokens,
@@ -70,7 +70,7 @@ def _network(backbone: BackboneConfig) -> dict[str, Any]:
 
 
 def _queries(backbone: BackboneConfig) -> str | None:
-    """Where a backbone has the weights of its masked tokens, whose number may change."""
+    """Return which blocks have learned queries of masked tokens, in words; None if none has. The number of tokens may change."""
     masked = backbone.masked_tokens
     if masked is None or masked.selection == "random":
         return None

@@ -1,7 +1,8 @@
 """The identity of a Run: a hash of the fields that define its result, by which finished runs are found again.
 
-It hashes what differs from the defaults, so that a new field whose default is what was computed before retrains nothing, and `SCHEMA`.
-Run folders of an earlier schema are found by the identity of what their ``run.yaml`` says, which names every field's value.
+The hash covers `SCHEMA` and the fields that differ from their defaults. A new field therefore changes no identity, and retrains nothing,
+if its default stands for what was computed before. Run folders of an earlier schema are found by the identity of their ``run.yaml``, which
+holds the values of all fields.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from vitssl.config.data import view_px
 from vitssl.config.objectives import active
 from vitssl.config.run import Run, active_views, inactive_fields, reads_labels
 
-SCHEMA = 2  # to be raised when a default changes, as what differs from the defaults then says something else
+SCHEMA = 2  # to be raised when a default changes, as the differences from the defaults then mean something else
 
 
 def identity(run: Run) -> str:
-    """Hash (12 hex digits) of the fields that define the result; those that have no effect in this Run do not."""
+    """Return a hash (12 hex digits) of the fields that define the result; fields without effect in this Run do not count."""
     content = {"schema": SCHEMA, "run": identifying(run)}
     if (images := run.loop.micro_batch_size) is not None and _depends_on_slices(run, images):
         content["micro_batch_size"] = images
@@ -29,7 +30,7 @@ def identity(run: Run) -> str:
 
 
 def identifying(run: Run) -> dict[str, Any]:
-    """The fields that define the result of a Run and are not the defaults, nested."""
+    """Return the fields that define the result of a Run and differ from their defaults, nested."""
     left_out = {*inactive_fields(run), *(() if _interpolates(run) else ("backbone.interpolate_antialias",))}
     left_out |= {f"objectives.{name}.{field}" for name, objective in active(run.objectives).items() for field in objective.written_out()}
     left_out |= set() if reads_labels(run) else {"data.labels"}
@@ -37,15 +38,15 @@ def identifying(run: Run) -> dict[str, Any]:
 
 
 def _differing(part: Any, default: Any, left_out: Collection[str] = (), prefix: str = "") -> dict[str, Any]:
-    """The fields of a part that are not those of ``default``, nested; a part that is off by default is there, even if empty."""
+    """Return the fields of ``part`` that differ from ``default``, nested; a part that is off by default is kept even if it is empty."""
     differing: dict[str, Any] = {}
     for f in dataclasses.fields(part):
-        value, usual, path = getattr(part, f.name), getattr(default, f.name), f"{prefix}{f.name}"
-        if value == usual or path in left_out or not f.metadata.get("identity", True):
+        value, default_value, path = getattr(part, f.name), getattr(default, f.name), f"{prefix}{f.name}"
+        if value == default_value or path in left_out or not f.metadata.get("identity", True):
             continue
         if dataclasses.is_dataclass(value):
-            nested = _differing(value, type(value)() if usual is None else usual, left_out, f"{path}.")
-            if nested or usual is None:
+            nested = _differing(value, type(value)() if default_value is None else default_value, left_out, f"{path}.")
+            if nested or default_value is None:
                 differing[f.name] = nested
         elif isinstance(value, list):
             differing[f.name] = [_differing(e, type(e)()) if dataclasses.is_dataclass(e) else e for e in value]
@@ -55,23 +56,23 @@ def _differing(part: Any, default: Any, left_out: Collection[str] = (), prefix: 
 
 
 def _depends_on_slices(run: Run, images: int) -> bool:
-    """May a batch norm be trained, whose statistics are those of a forward pass of so many images of a GPU?
+    """Whether a batch norm may be trained, whose statistics are those of one forward pass of ``images`` images on a GPU.
 
-    Of timm's networks it is not known here, so the answer is yes although some have none. The number of GPUs, on which it depends too, is
-    not part of a Run.
+    It is not known here which of timm's networks have batch norms, so the answer for them is True although some have none. The
+    statistics depend on the number of GPUs too, which is not part of a Run.
     """
     if run.backbone.batch_norm == "per_gpu":
         return True
     if images >= run.optim.batch_size:  # there is one slice
         return False
-    of_backbone = "batch_norm" in family(run.backbone).reads.split() and not run.backbone.frozen
-    return of_backbone or any(objective.has_batch_norm() for objective in active(run.objectives).values())
+    in_backbone = "batch_norm" in family(run.backbone).reads.split() and not run.backbone.frozen
+    return in_backbone or any(objective.has_batch_norm() for objective in active(run.objectives).values())
 
 
 def _interpolates(run: Run) -> bool:
-    """May learned positions be resized, for a view of another size or from the weights to start from?
+    """Whether learned positions may be resized, for a view of another size or from the weights to start from.
 
-    The grid of those weights is not known here, so the answer may be yes although theirs is the same.
+    The grid of those weights is not known here, so the answer may be True although it is the same grid.
     """
     other_sizes = any(view_px(run.data, view) != run.data.image_size for view in active_views(run))
     fixed = module(run.backbone) == "vit" and run.backbone.positions == "sincos"

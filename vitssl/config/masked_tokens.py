@@ -1,4 +1,4 @@
-"""The fields of ``backbone.masked_tokens``. The paper gives the first four their values and is silent on the others."""
+"""The fields of ``backbone.masked_tokens``. The defaults of the first four are the paper's; it says nothing on the others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MaskedTokens:
     query_std: float = 0.02  # standard deviation of the queries' initial values; the tokens of SiT and DINO have the same
 
     def problems(self, path: str, depth: int) -> Iterator[Problem]:
-        """``path``: of this field; ``depth``: blocks of the backbone."""
+        """Yield what is wrong with the fields; ``path`` is the dotted path of this part, ``depth`` the number of the backbone's blocks."""
         yield from less_than(1, self, path, "count", "blocks")
         yield from less_than(0, self, path, "query_std")
         if self.blocks > depth:
@@ -37,6 +37,6 @@ class MaskedTokens:
         yield from inactive_problems(self, path, self.inactive_fields())
 
     def inactive_fields(self) -> dict[str, str]:
-        """{field that does nothing with the others as they are: what it belongs to}."""
+        """Return {field that has no effect, given the others: the setting that it belongs to}."""
         fields = dict.fromkeys(("temperature", "scores", "query_std"), "a learned selection") if self.selection == "random" else {}
         return fields | ({"mix": "later_blocks: mix"} if self.later_blocks == "carry" else {})

@@ -1,4 +1,4 @@
-"""YAML-like layers over a dataclass, and the Run of a run folder."""
+"""Merging YAML-like layers into a dataclass, and loading and saving the Run of a run folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from vitssl.config.run import Run
 from vitssl.config.suggestions import VALUES_ALSO_CALLED, not_a_field
 
 UNSET = "???"  # OmegaConf's mark for a value that another layer has to give
-MISTYPED = 0.9  # as alike as a name is with a slip in it
+MISTYPED = 0.9  # similarity of two names above which one is taken for a misspelling of the other
 SCALARS = {int: IntegerNode(), float: FloatNode(), bool: BooleanNode(), str: StringNode()}
 EXPECTED = {
     int: "a whole number",
@@ -53,9 +53,9 @@ def merge(schema: type, *layers: dict[str, Any] | list[str], where: str = "", fi
 
 
 def fill(schema: type, *layers: Any, where: str = "", field: str = "") -> Any:
-    """As ``merge`` of mappings, and leaves what is ``???``: something else may give it a value."""
+    """Merge mappings as ``merge`` does, but leave values that are ``???``, which something else may set."""
     try:
-        for layer in layers:  # alone, as a mapping over a number would hide it
+        for layer in layers:  # each alone first, as a mapping over a wrong number would hide the number
             _filled(schema, nested(layer) if isinstance(layer, dict) else layer, field)
         return _filled(schema, nested(*layers), field)
     except ConfigError as error:
@@ -71,9 +71,10 @@ def _from_words(words: list[str]) -> dict[str, Any]:
 
 
 def nested(*layers: dict[str, Any]) -> dict[str, Any]:
-    """Layers as one nested mapping, later ones over earlier ones; ``{"loop.epochs": 50}`` is ``{"loop": {"epochs": 50}}``, at every depth.
+    """Merge layers into one nested mapping; later layers win.
 
-    A mapping is merged into the one below it, so that ``{}`` leaves that as it is; another value, null too, takes the place of both.
+    Dotted keys are expanded at every depth: ``{"loop.epochs": 50}`` is ``{"loop": {"epochs": 50}}``. A mapping is merged into the one
+    below it, so that ``{}`` leaves the lower one as it is. Any other value, including null, replaces what is below it.
     """
     merged: dict[str, Any] = {}
     for layer in layers:
@@ -95,7 +96,7 @@ def _lay(layer: dict[str, Any], merged: dict[str, Any]) -> None:
 
 
 def dotted(value: Any, prefix: str = "") -> dict[str, Any]:
-    """The inverse of ``nested``: a nested mapping as {dotted field: value}."""
+    """Return a nested mapping as {dotted field: value}; the inverse of ``nested``."""
     if not isinstance(value, dict) or (prefix and not value):
         return {prefix: value}
     fields: dict[str, Any] = {}
@@ -117,7 +118,7 @@ def _filled(schema: type, layer: Any, path: str) -> Any:
 
 
 def _converted(hint: Any, value: Any, path: str) -> Any:
-    """The value of a field as its type; words are taken for numbers, and numbers for words, as OmegaConf does."""
+    """Return the value of a field, converted to its type. Text may stand for a number, and a number for text, as in OmegaConf."""
     options = options_of(hint)
     if hint is Any or value == UNSET or (value is None and type(None) in options):
         return value
@@ -140,65 +141,71 @@ def _converted(hint: Any, value: Any, path: str) -> Any:
 
 
 def _as_list(value: Any, path: str) -> str:
-    """What to write for a list whose brackets were forgotten."""
+    """Return what to write for a list whose brackets were forgotten; empty if ``value`` is no such list."""
     return f": '{path}=[{value}]'" if isinstance(value, str) and "," in value else ""
 
 
 def _as_share(value: Any, path: str) -> str:
-    """What to write for a share in percent."""
+    """Return what to write for a share in percent; empty if ``value`` is not a percentage."""
     number = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", value) if isinstance(value, str) else None
     return f"; write {path}={float(number[1]) / 100:g}" if number else ""
 
 
 def _as_axis(value: Any, path: str) -> str:
-    """What to write for several values, of each of which a run was meant; a number may have the comma of other languages."""
+    """Return what to write for several values if a run with each was meant, or for a number with a decimal comma.
+
+    It is empty if ``value`` is neither.
+    """
     if isinstance(value, str) and re.fullmatch(r"0,\d+", value):
         return f"; write {path}={value.replace(',', '.')}"
     values = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else []
     fields, (head, *rest) = hints_of(Run), path.split(".")
-    of_a_stage = head != "arms" and bool(rest) and rest[0] in fields
-    if len(values) < 2 or not (head in fields or of_a_stage):
+    is_stage_field = head != "arms" and bool(rest) and rest[0] in fields
+    if len(values) < 2 or not (head in fields or is_stage_field):
         return ""
-    if len(set(map(str, values))) == 1:  # as sides of an image
+    if len(set(map(str, values))) == 1:  # such as the sides of an image
         return f"; write {path}={values[0]}"
     return f"; write 'axes.{path}=[{','.join(map(str, values))}]' for a run with each"
 
 
 def _meant(value: Any, options: tuple[str, ...]) -> str:
+    """Return the end of an error message that suggests which of ``options`` was meant by ``value``; empty if none is likely."""
     if not isinstance(value, str):
         return ""
     plain = value.lower().replace("-", "_")
     if plain in options:
         return did_you_mean([plain])
-    other = VALUES_ALSO_CALLED.get(plain)
-    if other not in options and (of_paper := method(value)) is not None:
-        return f"; {of_paper.advice}"
-    timms = plain.replace("deit", "vit", 1)  # vit_tiny_patch16_224; a DeiT without its token is a ViT
-    begun = [name for name in options if timms == name or timms.startswith(f"{name}_")]
-    alike = [name for name in closest(plain, options) if name[0] == plain[0]]  # convnext_tiny is no slip for vit_tiny
-    near = [other] if other in options else begun or alike
-    mistyped = near and (near[0] == other or near == begun or SequenceMatcher(None, plain, near[0]).ratio() > MISTYPED)
+    synonym = VALUES_ALSO_CALLED.get(plain)
+    if synonym not in options and (paper_method := method(value)) is not None:
+        return f"; {paper_method.advice}"
+    timm_name = plain.replace("deit", "vit", 1)  # such as vit_tiny_patch16_224; a DeiT without its distillation token is a ViT
+    prefixes = [name for name in options if timm_name == name or timm_name.startswith(f"{name}_")]
+    similar = [name for name in closest(plain, options) if name[0] == plain[0]]  # convnext_tiny is no misspelling of vit_tiny
+    suggestions = [synonym] if synonym in options else prefixes or similar
+    mistyped = suggestions and (
+        suggestions[0] == synonym or suggestions == prefixes or SequenceMatcher(None, plain, suggestions[0]).ratio() > MISTYPED
+    )
     timm = f"; for another network of timm's, write name: timm and timm_model: {value}" if "timm" in options and not mistyped else ""
-    return did_you_mean(near) + timm
+    return did_you_mean(suggestions) + timm
 
 
 def _part(hint: Any, value: Any) -> Any:
-    """An element of a list of parts: a bare name is that part with its defaults, as in ``color: [gray]``."""
+    """Return an element of a list of parts as a mapping; a bare name is that part with its defaults, as in ``color: [gray]``."""
     return {value: {}} if dataclasses.is_dataclass(hint) and isinstance(value, str) else nested(value) if isinstance(value, dict) else value
 
 
 def _shown(value: Any) -> str:
-    """As YAML has it."""
+    """Return ``value`` for an error message; null, true and false as YAML writes them."""
     return json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
 
 
 def load(folder: str | Path) -> Run:
-    """The Run of a run folder (its ``run.yaml``), checked; a field that it lacks has its default."""
+    """Return the Run of a run folder (its ``run.yaml``), checked; missing fields have their defaults."""
     path = Path(folder) / "run.yaml"
     if not path.is_file():
         raise ConfigError(f"{path} does not exist: this is not a run folder")
     content = read_yaml(path, variables=False)
-    if "init_from" not in content and (path.parent / "job.json").exists():  # every launcher has written it, at the end
+    if "init_from" not in content and (path.parent / "job.json").exists():  # every launcher writes init_from, near the end of the file
         raise ConfigError("it is cut short: the fields from init_from on are missing; restore it from a backup", place=str(path))
     run = merge(Run, content, where=str(path))
     check(run, where=str(path), to_train=False)
@@ -206,13 +213,13 @@ def load(folder: str | Path) -> Run:
 
 
 def save(run: Run, folder: str | Path) -> None:
-    """Write ``run.yaml`` with every default stored explicitly: whole, or the former one stays."""
+    """Write ``run.yaml`` with every default stored explicitly. If writing fails, the former file stays."""
     save_fields(dataclasses.asdict(run), folder)
 
 
 def save_fields(fields: dict[str, Any], folder: str | Path) -> None:
-    """As `save`, of the fields that another version of vitssl knows."""
+    """Write ``run.yaml`` as `save` does, from fields that may be those of another version of vitssl."""
     path = Path(folder) / "run.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
-        OmegaConf.save(OmegaConf.create(fields), temporary)  # in a third of the time of OmegaConf.structured
+        OmegaConf.save(OmegaConf.create(fields), temporary)  # takes a third of the time of OmegaConf.structured

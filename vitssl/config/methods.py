@@ -1,4 +1,4 @@
-"""What to type for the methods of papers: most are values of a few fields, and few have a field of their name."""
+"""What to type for the methods of papers. Most are a combination of a few fields, and few have a field of their own name."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class Method:
 
     @property
     def words(self) -> str:
-        """The fields as the command line has them; several stages as a sweep file does."""
+        """The fields as words of the command line; for several stages, as in a sweep file."""
         if "stages" in self.fields:
             return flow(self.fields)[1:-1]
         return shlex.join(f"{name}={flow(value)}" for name, value in self.fields.items())
 
     @property
     def advice(self) -> str:
-        """What to type, in one line."""
+        """One line that says what to type."""
         return f"for {self.title} write {self.words}{f' ({self.note})' if self.note else ''}; sweeps/{self.sweep}.yaml has it whole"
 
 
@@ -143,7 +143,7 @@ METHODS = (
 
 
 def method(name: str) -> Method | None:
-    """The method of that name, however it is spelled: sl_vit, SL-ViT, slvit."""
+    """Return the method called ``name`` in any spelling (sl_vit, SL-ViT, slvit); None if there is none."""
     return next((m for m in METHODS if _plain(name) in map(_plain, (m.title, *m.also))), None)
 
 
@@ -152,5 +152,5 @@ def _plain(name: str) -> str:
 
 
 def flow(value: Any) -> str:
-    """As YAML in one line."""
+    """Return ``value`` as YAML in one line."""
     return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10_000).removesuffix("\n...\n").strip()

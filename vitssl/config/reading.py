@@ -1,4 +1,7 @@
-"""YAML files and the values of a command line as plain values, whoever wrote them: bounded in size, and a text is one line."""
+"""Reading YAML files and command line values, whoever wrote them, as plain values.
+
+Their size is bounded, and a text is one line.
+"""
 
 from __future__ import annotations
 
@@ -17,32 +20,32 @@ from vitssl.reader import read_whole
 from vitssl.words import is_control
 
 MOST_CHARACTERS = 1_000_000
-MOST_VALUES = 100_000  # each alias counted as what it stands for
+MOST_VALUES = 100_000  # each alias counts as the values that it stands for
 MOST_NESTED = 100
 TOO_DEEP = "values are nested too deep"
 MOST_BITS = 1_000  # of a whole number
 MOST_VARIABLES = 1_000  # ${oc.env:NAME}
-PUBLISHED = ("published", "published_cost")  # of an arm: by the labels of an axis
+PUBLISHED = ("published", "published_cost")  # fields of an arm that map the labels of an axis to numbers
 MERGED = "tag:yaml.org,2002:merge"  # <<
-BASE_60 = re.compile(r"[-+]?\d[\d_]*(:[0-5]?\d)+(\.[\d_]*)?")  # of YAML 1.1: 1:30 is 90
+BASE_60 = re.compile(r"[-+]?\d[\d_]*(:[0-5]?\d)+(\.[\d_]*)?")  # numbers to the base of 60 in YAML 1.1: 1:30 is 90
 
 
 def read_yaml(path: str | Path, *, variables: bool = True) -> dict[str, Any]:
-    """The content of a YAML file, a mapping.
+    """Return the content of a YAML file, which must be a mapping.
 
     Args:
-        path: of the file.
-        variables: whether ${oc.env:NAME} may stand in it. Not in a run's record, which may be somebody else's: vitssl writes none there.
+        path: the path of the file.
+        variables: whether it may hold ${oc.env:NAME}. A run's record may not: it may be somebody else's, and vitssl writes none there.
 
     Raises:
-        ConfigError: there is no such file, it is not YAML, is too large, or holds something else.
+        ConfigError: there is no such file, or it is not YAML, too large, or not a mapping.
     """
     try:
         text = read_whole(path, 4 * MOST_CHARACTERS).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
         _check_text(text, variables)
         content = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=True)
         _check_values(content, ())
-        bare, twice = _bare_name(text), _set_twice(text)
+        bare, double = _bare_name(text), _set_twice(text)
     except FileNotFoundError:
         raise ConfigError("there is no such file", place=str(path)) from None
     except ConfigError as error:
@@ -56,14 +59,14 @@ def read_yaml(path: str | Path, *, variables: bool = True) -> dict[str, Any]:
         raise ConfigError(TOO_DEEP, place=str(path)) from None
     except OSError as error:
         raise ConfigError(f"cannot be read ({error.strerror})", place=str(path)) from None
-    except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:  # a number of 5,000 digits is a ValueError
+    except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:  # a number of 5,000 digits raises ValueError
         raise ConfigError(str(error).split("\n")[0], getattr(error, "full_key", None) or "", str(path)) from None
     if not isinstance(content, dict):
         raise ConfigError(f"{str(content)[:80]} is not a mapping of names; write name: value", place=str(path))
     if bare is not None:
         raise ConfigError(_without_value(bare.value), place=f"{path}: line {bare.start_mark.line + 1}")
-    if twice is not None:
-        field, first, second = twice
+    if double is not None:
+        field, first, second = double
         where = "it is there twice" if first == second else f"line {first} sets it too"
         raise ConfigError(f"{where}; leave out one", field, f"{path}: line {second}")
     return content
@@ -79,34 +82,34 @@ def _problem(error: yaml.MarkedYAMLError, text: str) -> str:
 
 
 def read_value(text: str, field: str, where: str = "") -> Any:
-    """The value of ``field=text``.
+    """Return the value of ``field=text``.
 
     Raises:
-        ConfigError: it is not YAML, is too large, or names something in braces and gives it no value.
+        ConfigError: the text is not YAML, is too large, or has a name in braces without a value.
     """
     try:
         _check_text(text)
         value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=True)["value"]  # type: ignore[index,call-overload]
         _check_values(value, tuple(field.split(".")))
-        bare, twice = (_bare_name(text), _set_twice(text, field.startswith("axes."))) if isinstance(value, dict | list) else (None, None)
+        bare, double = (_bare_name(text), _set_twice(text, field.startswith("axes."))) if isinstance(value, dict | list) else (None, None)
     except ConfigError as error:
         raise ConfigError(error.reason, error.field or field, where) from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        if isinstance(error, yaml.MarkedYAMLError) and (again := re.fullmatch(r"found duplicate key (.+)", str(error.problem))):
-            raise ConfigError(f"{again[1]} is set twice; leave out one", field, where) from None
-        unquoted = ""
-        if re.fullmatch(r"[\[{][^\]}]*", text):  # the shell took it apart at a space, or its end was not typed
-            unquoted = f"; its {']' if text[0] == '[' else '}'} is missing" if " " in text or "," in text.rstrip(",") else ""
-            unquoted += f"; quote it all, as in '{field}=" + ("[0, 1]', or write it without spaces" if text[0] == "[" else "{...}'")
-        raise ConfigError(f"{text[:80]!r} is not a YAML value{unquoted}", field, where) from None
+        if isinstance(error, yaml.MarkedYAMLError) and (repeated := re.fullmatch(r"found duplicate key (.+)", str(error.problem))):
+            raise ConfigError(f"{repeated[1]} is set twice; leave out one", field, where) from None
+        hint = ""
+        if re.fullmatch(r"[\[{][^\]}]*", text):  # the shell split it at a space, or its end was not typed
+            hint = f"; its {']' if text[0] == '[' else '}'} is missing" if " " in text or "," in text.rstrip(",") else ""
+            hint += f"; quote it all, as in '{field}=" + ("[0, 1]', or write it without spaces" if text[0] == "[" else "{...}'")
+        raise ConfigError(f"{text[:80]!r} is not a YAML value{hint}", field, where) from None
     except OmegaConfBaseException:
         raise ConfigError(
             f"{text[:80]!r} refers to something that does not exist; write variables as ${{oc.env:HOME}}", field, where
         ) from None
     if bare is not None:
         raise ConfigError(_without_value(bare.value), field, where)
-    if twice is not None:
-        raise ConfigError(f"{twice[0]} is set twice; leave out one", field, where)
+    if double is not None:
+        raise ConfigError(f"{double[0]} is set twice; leave out one", field, where)
     return value
 
 
@@ -114,18 +117,18 @@ def read_value(text: str, field: str, where: str = "") -> Any:
 
 
 def _check_text(text: str, variables: bool = True) -> None:
-    """Refuse what would grow beyond all bounds when it is read, and what may not be looked up."""
+    """Refuse text that would grow beyond all bounds when it is read, and variables that are not allowed."""
     if len(text) > MOST_CHARACTERS:
         raise ConfigError(f"{len(text):,} characters, more than {MOST_CHARACTERS:,}")
     depth = used = 0
-    for event in _events(text):  # the loaders go down recursively, in C until the stack ends
+    for event in _events(text):  # the loaders recurse, those in C until the stack overflows
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MOST_NESTED:
             raise ConfigError(TOO_DEEP)
         if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and BASE_60.fullmatch(event.value):
             reason = f"{event.value[:80]} would be a number to the base of 60"
             raise ConfigError(f"{reason}; write a decimal one, or quote it where a text is meant")
-        if isinstance(event, yaml.ScalarEvent) and "${" in event.value:  # of the value: the text may have it as "\x24{"
+        if isinstance(event, yaml.ScalarEvent) and "${" in event.value:  # in the value, as the text may write it as "\x24{"
             _check_variables(event.value, variables)
             used += event.value.count("${")
     if used > MOST_VARIABLES:
@@ -138,7 +141,7 @@ def _events(text: str) -> Iterator[yaml.Event]:
     try:
         yield from yaml.parse(text, yaml.CSafeLoader)
     except yaml.MarkedYAMLError as error:
-        if "nesting depth" in str(error.problem):  # newer parsers look ahead, and have a limit of their own
+        if "nesting depth" in str(error.problem):  # newer parsers look ahead and have their own limit
             raise ConfigError(TOO_DEEP) from None
         raise
 
@@ -146,22 +149,25 @@ def _events(text: str) -> Iterator[yaml.Event]:
 def _check_variables(value: str, allowed: bool) -> None:
     if not allowed:
         raise ConfigError(f"{value[:80]!r} is looked up nowhere, as the folder may be another's; write the value itself")
-    if re.search(r"\$\{(?!oc\.env:)", value):  # they could double one another, and would not follow the command line
+    if re.search(r"\$\{(?!oc\.env:)", value):  # references to fields could multiply values, and would not follow the command line
         raise ConfigError("only ${oc.env:NAME} is supported; to use a value twice write &name and *name")
 
 
 def _num_values(node: yaml.Node | None, known: dict[int, int]) -> int:
-    """How many values a document has when its aliases are written out; each node is looked at once."""
+    """Count the values of a document with its aliases written out; each node is visited once."""
     if id(node) not in known:
-        known[id(node)] = MOST_VALUES  # of a node within itself
+        known[id(node)] = MOST_VALUES  # for a node that contains itself
         parts = [] if not isinstance(node, yaml.CollectionNode) else node.value
         known[id(node)] = 1 + sum(_num_values(part, known) for pair in parts for part in (pair if isinstance(pair, tuple) else (pair,)))
     return known[id(node)]
 
 
 def _check_values(value: Any, path: tuple[str, ...]) -> None:
-    """Refuse control characters: a line break in a name or an option would begin a line of a batch script. And whole numbers of
-    thousands of digits, which Python reads, and fails to print or to take for a float."""
+    """Refuse control characters and whole numbers with thousands of digits.
+
+    A line break in a name or an option would begin a new line of a batch script. Python reads such numbers, but fails to print them or to
+    convert them to floats.
+    """
     if isinstance(value, dict):
         for key, part in value.items():
             _check_values(key, path) if isinstance(key, int) else _check_line(str(key), path)
@@ -176,7 +182,7 @@ def _check_values(value: Any, path: tuple[str, ...]) -> None:
 
 
 def _has_several_lines(path: tuple[str, ...]) -> bool:
-    """Shell lines of a site, and sentences of a sweep and of its arms."""
+    """Whether the field at ``path`` may have several lines: the shell lines of a site, and the notes of a sweep and its arms."""
     return path in (("setup",), ("site", "setup"), ("notes",)) or (
         len(path) == 3 and path[0] == "arms" and path[2] in ("note", "not_runnable")
     )
@@ -191,7 +197,7 @@ def _check_line(text: str, path: tuple[str, ...], but_for: str = "") -> None:
 
 
 def _bare_name(text: str) -> yaml.ScalarNode | None:
-    """The first name in braces without a colon and a value, as in ``{knn}``, which YAML takes for ``{knn: null}``."""
+    """Return the first name in braces without a colon and a value, as in ``{knn}``, which YAML reads as ``{knn: null}``, or None."""
     nodes = [yaml.compose(text, yaml.CSafeLoader)] if re.search(r"[{,]\s*[\w.-]+\s*[,}]", text) else []
     seen = set()
     while nodes:
@@ -211,9 +217,13 @@ def _bare_name(text: str) -> yaml.ScalarNode | None:
 
 
 def _set_twice(text: str, labelled: bool = False) -> tuple[str, int, int] | None:
-    """A field that ``optim.lr`` and ``optim: {lr: ...}`` both set, with the lines. What ``<<`` brings may be set anew.
+    """Return a field that is set twice, such as by ``optim.lr`` and by ``optim: {lr: ...}``, with both lines; None if there is none.
 
-    ``labelled``: the text is the values of an axis, by labels.
+    Fields that ``<<`` merges in may be set again.
+
+    Args:
+        text: the YAML document.
+        labelled: whether the document is the values of an axis, by label.
     """
     node = yaml.compose(text, yaml.CSafeLoader) if re.search(r"\w\.[\w-]+[\"']?\s*:", text) else None
     lines: dict[str, int] = {}
@@ -221,15 +231,15 @@ def _set_twice(text: str, labelled: bool = False) -> tuple[str, int, int] | None
         if field in lines:
             return field, lines[field], line
         lines[field] = line
-    for field, line in lines.items():  # a value of the whole, beside one of a part
-        whole = next((whole for i, letter in enumerate(field) if letter == "." and (whole := field[:i]) in lines), None)
-        if whole is not None:
-            return whole, *sorted([lines[whole], line])
+    for field, line in lines.items():  # a value for a whole part beside one for a field of it
+        parent = next((parent for i, letter in enumerate(field) if letter == "." and (parent := field[:i]) in lines), None)
+        if parent is not None:
+            return parent, *sorted([lines[parent], line])
     return None
 
 
 def _settings(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int]]:
-    """The fields that a document sets, with their lines; but for what is read by labels, which are no fields and may hold dots."""
+    """Yield the fields that a document sets, with their lines. Labels are left out, as they are no fields and may hold dots."""
     if isinstance(node, yaml.SequenceNode):
         for i, part in enumerate(node.value):
             if isinstance(part, yaml.CollectionNode):
@@ -248,7 +258,7 @@ def _settings(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int]]:
 
 
 def _of_labels(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int]]:
-    """The fields that each value of an axis sets."""
+    """Yield the fields that each value of an axis sets, with their lines."""
     if isinstance(node, yaml.SequenceNode):
         yield from _settings(node, prefix)
     for label, fields in node.value if isinstance(node, yaml.MappingNode) else ():

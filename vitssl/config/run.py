@@ -1,4 +1,4 @@
-"""A Run: the one typed description of one training job, and what follows from its fields (`checks.py` has what refuses them)."""
+"""A Run, the one typed description of a training job, and what follows from its fields. Its checks are in `checks.py`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Optim:
     clip_norm: float = 1.0  # largest gradient norm after clipping
 
     def inactive_fields(self) -> dict[str, str]:
-        """{field that has no effect, given the others: what it belongs to}."""
+        """Return {field that has no effect, given the others: the setting that it belongs to}."""
         owners = dict.fromkeys(("momentum", "nesterov"), "name: sgd or lars") if self.name == "adamw" else {"betas": "name: adamw"}
         if self.clip == "none":
             owners["clip_norm"] = "clip: global or tensor"
@@ -90,7 +90,7 @@ class Loop:
 
     @property
     def horizon(self) -> int:
-        """Epochs over which schedules extend."""
+        """The number of epochs over which schedules extend."""
         return self.schedule_epochs or self.epochs
 
     def problems(self) -> Iterator[Problem]:
@@ -124,7 +124,7 @@ class Run:
 
 
 def active_views(run: Run) -> dict[str, View]:
-    """The views that the active objectives read, by name, in the order of the fields.
+    """Return the views that the active objectives read, by name, in the order of the fields.
 
     A view that no objective reads is not computed.
     """
@@ -133,29 +133,30 @@ def active_views(run: Run) -> dict[str, View]:
 
 
 def classifies(run: Run) -> bool:
-    """Does this Run predict classes, so that it is evaluated?"""
+    """Whether this Run predicts classes, so that it is evaluated."""
     return any(objective.classifies for objective in active(run.objectives).values())
 
 
 def needs_labels(run: Run) -> bool:
-    """Is an image without a label of no use to this Run?"""
+    """Whether an image without a label is of no use to this Run."""
     return all(objective.needs_labels for objective in active(run.objectives).values())
 
 
 def of_labels(run: Run) -> tuple[str, ...]:
-    """The objectives whose losses are of labelled images alone; the names of their terms begin with theirs."""
+    """Return the names of the objectives whose losses need labels; the names of their loss terms begin with these names."""
     return tuple(name for name, objective in active(run.objectives).items() if objective.needs_labels)
 
 
 def reads_labels(run: Run) -> bool:
-    """Does its training? What hides some of them changes nothing where it does not."""
+    """Whether the training of this Run reads labels. If not, it makes no difference to hide some of them."""
     return bool(of_labels(run))
 
 
 def scaled_lr(optim: Optim, lr: float) -> float:
-    """``lr`` under the rule for the global batch size.
+    """Return ``lr`` scaled by the rule for the global batch size B.
 
-    B/256 (MAE), B/512 (DeiT), and of LUT's code sqrt(B)/4 in pretraining (``sqrt_batch``) and sqrt(B)/8 in fine-tuning (``sqrt_batch/8``).
+    The factors are B/256 (MAE), B/512 (DeiT), and those of LUT's code: sqrt(B)/4 in pretraining (``sqrt_batch``) and sqrt(B)/8 in
+    fine-tuning (``sqrt_batch/8``).
     """
     size, root = optim.batch_size, optim.batch_size**0.5
     factors = {"none": 1.0, "batch/256": size / 256, "batch/512": size / 512, "sqrt_batch": root / 4, "sqrt_batch/8": root / 8}
@@ -163,25 +164,31 @@ def scaled_lr(optim: Optim, lr: float) -> float:
 
 
 def total_steps(run: Run, images: int) -> int:
-    """Optimiser steps of a run: enough to train on every one of its images ``epochs`` times."""
+    """Return the number of optimiser steps of a run: enough to train on each of ``images`` images ``epochs`` times, or ``max_steps``."""
     steps = math.ceil(round(run.loop.epochs * images / run.optim.batch_size, 6))
     return min(steps, run.loop.max_steps or steps)
 
 
 def slices(run: Run, processes: int) -> int:
-    """Equal slices of a process's part of the batch, of one forward pass each: the fewest no larger than ``loop.micro_batch_size``."""
-    own = max(1, run.optim.batch_size // processes)
-    largest = run.loop.micro_batch_size or own
-    return next(parts for parts in range(1, own + 1) if own % parts == 0 and own // parts <= largest)
+    """Return into how many equal slices a process splits its part of the batch, for one forward pass each.
+
+    It is the fewest slices that are no larger than ``loop.micro_batch_size``.
+    """
+    local_batch = max(1, run.optim.batch_size // processes)
+    largest = run.loop.micro_batch_size or local_batch
+    return next(parts for parts in range(1, local_batch + 1) if local_batch % parts == 0 and local_batch // parts <= largest)
 
 
 def recorded(run: Run, processes: int) -> bool:
-    """On GPUs, are its passes a CUDA graph? Where each step is one pass of one process, as gradients of a graph are not added to others."""
+    """Whether the passes of this Run on a GPU are recorded as a CUDA graph.
+
+    This needs steps of one pass in one process, as the gradients of a graph are not added to others.
+    """
     return run.loop.cuda_graph and processes == 1 and slices(run, processes) == 1
 
 
 def inactive_fields(run: Run) -> dict[str, str]:
-    """{dotted field that has no effect in this Run: what it belongs to}."""
+    """Return {dotted path of a field that has no effect in this Run: the setting that it belongs to}."""
     start = {} if run.init_from else dict.fromkeys(("init_weights", "init_objectives", "init_except"), "init_from")
     warmup = {} if run.loop.warmup_epochs else {"warmup_lr": "loop.warmup_epochs"}
     loop = {"warmup_prefix": f"optim.{FALLING}"} if run.optim.schedule == "constant" else {}

@@ -1,4 +1,4 @@
-"""Where jobs run: the fields of a site profile."""
+"""The fields of a site profile, which says where and how jobs run."""
 
 from __future__ import annotations
 
@@ -49,5 +49,8 @@ class Site:
     additional: dict[str, str] = field(default_factory=dict)  # further sbatch options for run jobs, such as {exclusive: true}
 
     def estimate_kg(self, gpu_hours: float) -> float:
-        """CO2e (kg) by the estimate of the SSAT paper's Table 3 (Lacoste et al. 2019): GPU-hours x board power x grid intensity."""
+        """Return the CO2e in kg, estimated as in the SSAT paper's Table 3 (Lacoste et al. 2019).
+
+        The estimate is GPU-hours x board power x grid intensity.
+        """
         return gpu_hours * self.gpu_power_w / 1000 * self.estimate_kg_per_kwh

@@ -1,4 +1,4 @@
-"""What was probably meant by the name of a field that is not there."""
+"""Suggestions of what was probably meant by a name that is not a field."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ ALSO_CALLED = {
     "evals.knn.k": ("neighbors", "neighbours", "n_neighbors", "num_neighbors"),
     "axes.seed": ("seeds",),
     "arms": ("arm", "methods"),
-    "equalize": ("cost", "equal_cost"),  # as an axis of some sweeps is called
+    "equalize": ("cost", "equal_cost"),  # the name of an axis in some sweeps
 }  # fmt: skip
 WHOLE = (SweepFile, Arm, Run, Resources, Site)
-MOST = 3  # that are named
+MOST = 3  # suggestions at most
 # what other programs call the value of a field
 VALUES_ALSO_CALLED = {
     "linear": "batch/256",
@@ -74,40 +74,47 @@ VALUES_ALSO_CALLED = {
 
 
 def not_a_field(name: str, known: Iterable[str], field: str, schema: type | None = None) -> ConfigError:
-    """The error for a name that is none of the ``known`` fields of ``schema``: it says what to type instead.
+    """Build the error for a name that is none of the ``known`` fields of ``schema``; it says what to type instead.
 
     Args:
         name: what was written.
-        known: the names that are there.
-        field: its dotted path, as it was written.
-        schema: the dataclass whose field it was to be; None on the command line.
+        known: the names of the fields that exist.
+        field: the dotted path that was written.
+        schema: the dataclass that lacks the field; None on the command line.
     """
-    if (of_paper := method(name)) is not None:
-        return ConfigError(f"{name!r} is not a field; {of_paper.advice}", field)
+    if (paper_method := method(name)) is not None:
+        return ConfigError(f"{name!r} is not a field; {paper_method.advice}", field)
     known = list(known)
-    near = closest(name, known) if schema else []
+    similar = closest(name, known) if schema else []
     if places := [] if f"{name}s" in known else meant(name if schema else field):
-        # a chance likeness is not what was meant
-        near = [one for one in near if (name in one or name.startswith(one)) and not any(place.endswith(f".{one}") for place in places)]
-    elif not near and schema in (None, *WHOLE):  # of a part of one, all the names that are there say more
+        # a name that looks similar by chance was not meant
+        similar = [
+            known_name
+            for known_name in similar
+            if (name in known_name or name.startswith(known_name)) and not any(place.endswith(f".{known_name}") for place in places)
+        ]
+    elif not similar and schema in (None, *WHOLE):  # for a part of a whole, the list of all its names says more
         places = meant_roughly(name)
-    if schema is View:  # which may be another than the main one
+    if schema is View:  # the view may be another than the main one
         places = [place.replace("data.views.main.", field.removesuffix(name)) for place in places]
     elif schema is SweepFile:
-        of_file = {field.name for field in dataclasses.fields(SweepFile)}
-        places = [place if place.split(".")[0] in of_file else f"defaults.{place}" for place in places]
+        file_fields = {field.name for field in dataclasses.fields(SweepFile)}
+        places = [place if place.split(".")[0] in file_fields else f"defaults.{place}" for place in places]
     elif schema is Arm:
         prefix = f"{field.removesuffix(name)}stages."
-        places = [f"{prefix}STAGE.{place}" for place in meant(name)] or [f"{prefix}{name}"] * (not near)
-    elif schema is Run:  # perhaps of one stage, or of one arm
+        places = [f"{prefix}STAGE.{place}" for place in meant(name)] or [f"{prefix}{name}"] * (not similar)
+    elif schema is Run:  # perhaps the Run of one stage or of one arm
         places = [f"{field.removesuffix(name)}{place}" for place in places]
     if name in ALSO_CALLED[COLOR]:
         places = [f"{place}={COLORS}" for place in places]
-    return unknown(name, known, field, also=list(dict.fromkeys([*near, *places])))
+    return unknown(name, known, field, also=list(dict.fromkeys([*similar, *places])))
 
 
 def meant(key: str) -> list[str]:
-    """The fields that a key is the end of (``lr``, ``mae.weight``), or that other programs call by its last part; the shortest ones."""
+    """Return the fields that end in ``key`` (such as ``lr``, ``mae.weight``), or that other programs call by its last part.
+
+    Only those with the fewest dots are returned, at most ``MOST``.
+    """
     last = key.rpartition(".")[2]
     called = [name for name, others in ALSO_CALLED.items() if last in others]
     places = [name for name in names() if name == key or name.endswith(f".{key}")]
@@ -117,14 +124,17 @@ def meant(key: str) -> list[str]:
 
 
 def meant_roughly(key: str, words: Sequence[str] = ()) -> list[str]:
-    """As ``meant``, of the name that a key's last part looks like; or the one of ``words`` that does."""
+    """Return the fields whose names, or names in other programs, look most like the last part of ``key``.
+
+    If one of ``words`` looks most like it, return that word.
+    """
     last_parts = [name.rpartition(".")[2] for name in names()]
-    near = closest(key.rpartition(".")[2], [*last_parts, *itertools.chain(*ALSO_CALLED.values()), *words])
-    return meant(near[0]) or near if near else []
+    similar = closest(key.rpartition(".")[2], [*last_parts, *itertools.chain(*ALSO_CALLED.values()), *words])
+    return meant(similar[0]) or similar if similar else []
 
 
 @functools.cache
 def names() -> tuple[str, ...]:
-    """Of all fields of a Run, a job's resources and a site; of the views those of the main one."""
+    """Return the dotted names of all fields of a Run, a job's resources and a site; of the views only those of main."""
     listed = [*fields_of(Run), *fields_of(Resources, "resources."), *fields_of(Site, "site.")]
     return tuple(field.name for field in listed if not field.name.startswith(("data.views.second.", "data.views.local.")))

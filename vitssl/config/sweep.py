@@ -1,11 +1,11 @@
-"""The fields of a sweep file; `jobs.plan.sweep` reads, checks and narrows one."""
+"""The fields of a sweep file, which `jobs.plan.sweep` reads, checks and narrows."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any, Literal, Optional
 
-Quantity = Literal["macs", "gpu_hours", "kwh"]  # that trainings may cost equally much of
+Quantity = Literal["macs", "gpu_hours", "kwh"]  # costs that ``equalize`` can make the same for all trainings
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""How weights from outside a sweep are named: a released model of timm's, or a file that is to be imported."""
+"""Names of weights from outside a sweep: a model that timm has released, or a file to import."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from vitssl.config.base import ConfigError, unknown
 
 RELEASED = "timm:"  # timm:NAME
 IMPORT = "import:"  # import:LAYOUT:FILE
-LAYOUTS = ("mae", "dino", "ssat", "gmml", "sit", "lut", "drloc", "deit", "timm")  # whose names and keys a file has
-FOLDER = Path("weights")  # in the working directory, as shards/ is: what was fetched or imported
-NO_SHARDS = "none"  # data.shards of an imported run that was given none
+LAYOUTS = ("mae", "dino", "ssat", "gmml", "sit", "lut", "drloc", "deit", "timm")  # codes whose names and keys a file may have
+FOLDER = Path("weights")  # what was fetched or imported; in the working directory, like shards/
+NO_SHARDS = "none"  # data.shards of a run that was imported without shards
 
 
 def layout_and_file(value: str, field: str = "") -> tuple[str, Path]:
-    """The parts of ``import:LAYOUT:FILE``.
+    """Return LAYOUT and FILE of ``import:LAYOUT:FILE``.
 
     Raises:
-        ConfigError: it has another form, or there is no such layout.
+        ConfigError: ``value`` has another form, or there is no such layout.
     """
     layout, _, file = value.removeprefix(IMPORT).partition(":")
     if not file:
@@ -28,5 +28,5 @@ def layout_and_file(value: str, field: str = "") -> tuple[str, Path]:
 
 
 def imported_folder(layout: str, file: Path, sha256: str) -> Path:
-    """Where an import of that file is, unless another folder is named; a file with other content has another one."""
+    """Return the folder of an import of ``file``, unless the user names another one; it depends on the content of the file."""
     return FOLDER / f"{file.stem}-{layout}-{sha256[:8]}"

@@ -1,6 +1,6 @@
-"""The fields of ``objectives``, one file each: what an objective may be told, and what it asks of a Run.
+"""The fields of ``objectives``, in one file per objective: its settings, and what it requires of a Run.
 
-Field ``name`` has its config here in ``name.py``; its module is the class of the same name without ``Config`` in
+The config of the field ``name`` is in ``name.py`` in this folder; its module is the class of the same name without ``Config`` in
 `vitssl/objectives/name.py`.
 """
 
@@ -42,5 +42,5 @@ class Objectives:
 
 
 def active(objectives: Objectives) -> dict[str, ObjectiveConfig]:
-    """The objectives that are on, by name, in the order of the fields."""
+    """Return the objectives that are on, by name, in the order of the fields."""
     return {f.name: v for f in dataclasses.fields(objectives) if (v := getattr(objectives, f.name)) is not None}

@@ -63,9 +63,9 @@ class DrlocConfig(ObjectiveConfig):
                 yield Problem(f"{name}.num_classes", f"{self.num_classes} is less than the {self.num_offsets(side)} offsets of the grid")
 
     def pooled(self, side: int) -> int:
-        """The side of the grid after pooling."""
+        """Return the side of the token grid after pooling, in tokens; ``side`` is the one before."""
         return {"none": side, "2x2": side // 2, "3x3": (side + 1) // 2}[self.pooling]
 
     def num_offsets(self, side: int) -> int:
-        """How many different offsets of an axis there are on a grid of that side before pooling."""
+        """Return the number of different offsets along an axis of the pooled grid; ``side`` is that of the grid before pooling."""
         return 2 * self.pooled(side) - 1 if self.signed else self.pooled(side)

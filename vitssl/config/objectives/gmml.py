@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     from vitssl.config.run import Run
 
 
-OF_TWELVE = (5, 7, 9, 11)  # blocks of the paper's networks, counted from 0
-MOST_BLOCKS = 960  # whose order the exponents of a float64 can hold
+OF_TWELVE = (5, 7, 9, 11)  # the blocks that the paper fuses in its networks of twelve, counted from 0
+MOST_BLOCKS = 960  # as many as the exponents of a float64 can order
 
 
 class Cells(NamedTuple):
-    """A square image's division into cells, and the sides that blocks may have.
+    """The division of a square image into cells, and the sides that blocks may have.
 
     Attributes:
-        count: of cells on a side.
-        px: pixels on a cell's side.
-        max_side_px: blocks' sides are uniform from ``px`` to less than this, before they are cut at the image's edge.
+        count: number of cells per side of the image.
+        px: pixels per side of a cell.
+        max_side_px: the sides of blocks are uniform from ``px`` to less than this, before blocks are cut at the image's edge.
     """
 
     count: int
@@ -36,16 +36,16 @@ class Cells(NamedTuple):
 
     @property
     def starts(self) -> int:
-        """How many cells of a side a block may start in: all but the last, as in GMML's code, where blocks can be longer than a cell."""
+        """The number of cells per side in which a block may start: all but the last if blocks can be longer than a cell (GMML's code)."""
         longest = round((self.max_side_px - 1) / self.px)
         return self.count - 1 if longest > 1 and self.count > 1 else self.count
 
     def enough_blocks(self, area: float) -> int:
-        """Twice as many blocks as cover that share of an image on average; for more than 0.95 as many as for that."""
+        """Return twice the number of blocks that cover a share ``area`` of an image on average; above 0.95, the number for 0.95."""
         starts, sides = range(self.starts), range(self.px, self.max_side_px)
         mean_side = sum(round(min(side / self.px, self.count - start)) for start in starts for side in sides) / len(starts) / len(sides)
-        each = (mean_side / self.count) ** 2
-        return math.ceil(2 * math.log(1 - min(area, 0.95)) / math.log1p(-each)) + 1 if each < 1 else 1
+        mean_area = (mean_side / self.count) ** 2
+        return math.ceil(2 * math.log(1 - min(area, 0.95)) / math.log1p(-mean_area)) + 1 if mean_area < 1 else 1
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Corruptions:
     copy: Optional[Corruption] = None  # replace each block by one from another place in the same image
 
     def enabled(self) -> dict[str, Corruption]:
-        """The kinds that are on, by name."""
+        """Return the kinds of corruption that are on, by name."""
         return {f.name: value for f in dataclasses.fields(self) if (value := getattr(self, f.name)) is not None}
 
 
@@ -80,10 +80,13 @@ class Corruptions:
 class GmmlConfig(ObjectiveConfig):
     """Reconstruct an image whose blocks are corrupted (Atito et al. 2022).
 
-    The defaults are its code's. Its text has `align: patch`, `decoder_layers: 2`, `activation: relu` and noise on 70 % of the patches or
-    alien patches on 30 %: `corrupt: {noise: {area: [0.7, 0.7]}}`. Without any corruption and with `loss_on: all` it is an autoencoder.
-    Made for pretraining: by its start (three layers, weights of 0.02) its gradient in the blocks is at first 15,000 (ViT-S) to 300,000
-    (vit_pico) times smaller than a classifier's. Alone, Adam makes up for that; beside a classifier it does not.
+    The defaults are those of the paper's code. Its text has `align: patch`, `decoder_layers: 2`, `activation: relu` and noise on 70 % of
+    the patches or alien patches on 30 %: `corrupt: {noise: {area: [0.7, 0.7]}}`. Without any corruption and with `loss_on: all` it is an
+    autoencoder.
+
+    The objective is made for pretraining. Because of the decoder's initialisation (three layers, weights with a standard deviation of
+    0.02), its gradient in the blocks is at first 15,000 (ViT-S) to 300,000 (vit_pico) times smaller than a classifier's. Adam makes up for
+    that if GMML is the only objective, but not beside a classifier.
     """
 
     smoke: ClassVar[dict[str, Any]] = {"blocks": None}
@@ -109,7 +112,7 @@ class GmmlConfig(ObjectiveConfig):
         return {"blocks"} if self.blocks == list(OF_TWELVE) else set()
 
     def fused(self, backbone: BackboneConfig) -> list[int]:
-        """The blocks whose outputs are fused, from 0 and rising."""
+        """Return the blocks whose outputs are fused, counted from 0 and sorted."""
         count = num_intermediates(backbone)
         if self.blocks is not None:
             return sorted(block % count for block in self.blocks)
@@ -118,12 +121,12 @@ class GmmlConfig(ObjectiveConfig):
         return sorted({math.ceil((block + 1) * count / 12) - 1 for block in OF_TWELVE})
 
     def cells(self, size_px: int, patch_px: int) -> Cells:
-        """Of an image of this size; patches or pixels."""
+        """Return the cells of an image of ``size_px``: patches with ``align: patch``, pixels otherwise."""
         px = patch_px if self.align == "patch" else 1
         return Cells(size_px // px, px, max(int(self.max_side * size_px), px + 1))
 
     def largest_area(self) -> float:
-        """The largest share of an image that any kind may have to cover."""
+        """Return the largest share of an image that a kind of corruption may have to cover."""
         return max(kind.area[1] for kind in self.corrupt.enabled().values())
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
@@ -160,8 +163,8 @@ class GmmlConfig(ObjectiveConfig):
         if self.blocks is None:
             return
         if not self.blocks or any(not -count <= block < count for block in self.blocks):
-            has = f"what {run.backbone.name} has; null takes some that fit"
-            yield Problem(f"{name}.blocks", f"{self.blocks} are not all in {-count} to {count - 1}, {has}")
+            advice = f"what {run.backbone.name} has; null takes some that fit"
+            yield Problem(f"{name}.blocks", f"{self.blocks} are not all in {-count} to {count - 1}, {advice}")
             return
         chosen = {block % count for block in self.blocks}
         if len(chosen) < len(self.blocks):

@@ -13,7 +13,7 @@ from vitssl.config.objectives.base import ObjectiveConfig
 if TYPE_CHECKING:
     from vitssl.config.run import Run
 
-PAPER = (0, 6, 11)  # blocks of the student
+PAPER = (0, 6, 11)  # the student's blocks in the paper
 
 
 @dataclass
@@ -28,7 +28,10 @@ class LocalityConfig(ObjectiveConfig):
     stages: list[int] = field(default_factory=lambda: [0, 1, 2])  # the teacher's stages, one for each block
 
     def student_blocks(self, backbone: BackboneConfig) -> list[int]:
-        """One for each of the teacher's ``stages``; the paper's are the first, the middle and the last of twelve."""
+        """Return the student's block for each of the teacher's ``stages``.
+
+        By default they are the paper's (the first, the middle and the last of twelve) if these fit, otherwise evenly spread ones.
+        """
         if self.blocks is not None:
             return self.blocks
         count = num_intermediates(backbone)
@@ -52,10 +55,10 @@ class LocalityConfig(ObjectiveConfig):
         for key, indices, backbone in (("blocks", blocks, run.backbone), ("stages", self.stages, self.teacher_backbone)):
             count = num_intermediates(backbone)
             if any(not 0 <= index < count for index in indices):
-                has = f"what {backbone.name} has; set others, such as {spread(len(indices), count)}"
-                yield Problem(f"{name}.{key}", f"{indices} are not all in 0 to {count - 1}, {has}")
+                advice = f"what {backbone.name} has; set others, such as {spread(len(indices), count)}"
+                yield Problem(f"{name}.{key}", f"{indices} are not all in 0 to {count - 1}, {advice}")
 
 
 def spread(number: int, count: int) -> list[int]:
-    """So many of 0 to ``count`` - 1, evenly, with both ends."""
+    """Return ``number`` of the indices 0 to ``count`` - 1, evenly spread and with both ends."""
     return [round(i * (count - 1) / max(1, number - 1)) for i in range(number)]

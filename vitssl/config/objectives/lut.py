@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class LutConfig(ReconstructionConfig):
     """MAE whose unmasked tokens learn from all tokens of another view (Kim et al. 2024); the defaults are its code's for ViT-B.
 
-    Its text has one view for the student and the other for the teacher: `symmetric: false`. With SimMIM's fields (`hide: mask`,
-    `decoder: pixel_shuffle`, `loss: l1`) it is the paper's variant of that.
+    The paper's text has one view for the student and the other for the teacher: `symmetric: false`. With SimMIM's fields (`hide: mask`,
+    `decoder: pixel_shuffle`, `loss: l1`) it is the paper's variant of SimMIM.
     """
 
     has_teacher: ClassVar[bool] = True

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class MaskedTokensConfig(ObjectiveConfig):
     """The two regularisers of masked tokens (Hu et al. 2022, section 2.3), beside the Run's other objectives.
 
-    The paper gives neither their weights, nor the views that they are of, nor says whether the final norm comes before them. They are
-    of whole passes: beside an objective that hides tokens (mae) they take one more, of the view as it is.
+    The paper gives neither the weights nor the views of the regularisers, and does not say whether the final norm comes before them. They
+    need passes with all tokens: beside an objective that hides tokens (mae) they take one more pass, of the unmasked view.
     """
 
     second: Optional[str] = None  # a second view, whose masked tokens are regularised too, separately

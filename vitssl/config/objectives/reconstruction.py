@@ -1,4 +1,4 @@
-"""The fields that objectives with a masked reconstruction share: MAE's, LUT's."""
+"""The fields that the objectives with a masked reconstruction, MAE and LUT, share."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class ReconstructionConfig(ObjectiveConfig):
     normalize_targets: bool = False  # normalise the target pixels of each patch by its own mean and variance
 
     def num_tokens(self, run: Run) -> int:
-        """N of the view."""
+        """Return N, the number of tokens of the view."""
         return (view_px(run.data, self.view) // stride_px(run.backbone)) ** 2
 
     def num_kept(self, run: Run) -> int:
-        """M, the tokens of the view that are not hidden."""
+        """Return M, the number of tokens of the view that are not hidden."""
         return int(self.num_tokens(run) * (1 - self.mask_ratio))
 
     def requires(self) -> set[str]:

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 class SimclrConfig(ObjectiveConfig):
     """NT-Xent between two views of every image (Chen et al. 2020).
 
-    The head: the paper has one hidden layer, as wide as its ResNet-50's output; Google's code has layers 3, hidden_dim the backbone's
-    width, and last_batch_norm. The defaults, the paper's form with a batch norm after the hidden layer, are ours.
+    The paper's head has one hidden layer, as wide as its ResNet-50's output. Google's code has three layers (`layers: 3`), `hidden_dim` is
+    the backbone's width, and `last_batch_norm` is true. The defaults here are vitssl's own: the paper's head with a batch norm after the
+    hidden layer.
     """
 
     smoke: ClassVar[dict[str, Any]] = {"hidden_dim": 32, "out_dim": 16}

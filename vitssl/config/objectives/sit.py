@@ -14,16 +14,17 @@ from vitssl.config.objectives.base import ObjectiveConfig, negatives_problems
 if TYPE_CHECKING:
     from vitssl.config.run import Run
 
-BLUR_RADIUS_PX = 7  # of the widest kernel
-MOST_RECTANGLES = 960  # that are drawn for an image
+BLUR_RADIUS_PX = 7  # radius of the widest blur kernel
+MOST_RECTANGLES = 960  # rectangles drawn per image, at most
 
 
 @dataclass
 class SitConfig(ObjectiveConfig):
     """From two rotated and corrupted views of each image: predict the rotation, match the two views, and reconstruct the image.
 
-    Atito et al. 2021, arXiv:2104.03602; the defaults are its first version's code. Every view is corrupted in the order of the fields. A
-    rectangle begins anywhere, has sides that are uniform between the shares of the image's, and is cut at the image's edge.
+    Atito et al. 2021, arXiv:2104.03602; the defaults are those of the first version's code. Every view is corrupted in the order of the
+    fields. A rectangle begins anywhere, its sides are uniform between the given fractions of the image's side, and it is cut at the image's
+    edge.
     """
 
     makes: ClassVar[tuple[str, ...]] = ("sit",)
@@ -46,7 +47,7 @@ class SitConfig(ObjectiveConfig):
     uncertainty: Literal["exponent", "factor", "none"] = "exponent"
 
     def num_rectangles(self, area: float) -> int:
-        """How many are drawn to fill a share of the image: four times as many as do on average."""
+        """Return how many rectangles are drawn to fill a share ``area`` of the image: four times as many as it takes on average."""
         return math.ceil(4 * area / (sum(self.sides) / 2) ** 2)
 
     def requires(self) -> set[str]:
