@@ -1,8 +1,8 @@
-"""Looks into trained networks: numbers about some images, kept in the run folder, and the figure that is drawn of them.
+"""Analyses of trained networks: numbers computed from some images, kept in the run folder, and a figure drawn from them.
 
-``analysis/NAME.json`` holds the numbers and what they were made of, ``NAME.npz`` the arrays that a figure needs besides, ``NAME.png`` and
-``NAME.svg`` the figure; of a teacher they are ``NAME-teacher.json`` and so on, of best.pt ``NAME-best.json``. Reports of sweeps
-draw the same numbers of several runs.
+``analysis/NAME.json`` holds the numbers and their origin, ``NAME.npz`` further arrays that the figure needs, ``NAME.png`` and ``NAME.svg``
+the figure. Files of a teacher are called ``NAME-teacher.json`` and so on, those of best.pt ``NAME-best.json``. Reports of sweeps draw the
+same numbers for several runs.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from vitssl.trained import Trained
 
 @dataclass(frozen=True)
 class Analysis:
-    """One kind of look.
+    """One kind of analysis.
 
     Attributes:
-        measure: gives the numbers.
-        part: gives what it looks at, or raises a ConfigError that says why there is none.
-        images: how many it draws unless told.
+        measure: returns the numbers.
+        part: returns the part of the network that is analysed, or raises a ConfigError that says why there is none.
+        images: default number of images.
     """
 
     measure: Callable[[Trained, Sample], Numbers]
@@ -54,42 +54,51 @@ KINDS = {
 def analyze_each(
     folders: Sequence[Path], name: str, load: Callable[[Path], Trained], sample_of: Callable[[Trained], Sample]
 ) -> Iterator[Path]:
-    """`analyze` several runs, of which one at a time is loaded; those that an analysis finds nothing in are left out, which is said.
+    """Run `analyze` on several runs, loading one at a time, and yield the figures.
+
+    Runs without the part that is analysed are left out with a note.
+
+    Args:
+        folders: of the runs.
+        name: of the analysis, a key of KINDS.
+        load: loads the run in a folder.
+        sample_of: draws the images for a run.
 
     Raises:
-        ConfigError: as `analyze`; and where nothing is found in any of them, what the first one lacks.
+        ConfigError: as in `analyze`; if no run has the part, it says what the first one lacks.
     """
-    left: dict[Path, ConfigError] = {}
+    left_out: dict[Path, ConfigError] = {}
     for folder in folders:
         trained = load(folder)
         try:
             KINDS[name].part(trained)
         except ConfigError as error:
-            left[folder] = ConfigError(error.reason, error.field, str(folder))  # without the traceback, which holds the network
+            left_out[folder] = ConfigError(error.reason, error.field, str(folder))  # without the traceback, which holds the network
         else:
             yield analyze(trained, name, sample_of(trained))
         del trained  # before the next one is loaded
-    if folders and not {*folders} - left.keys():
-        raise left[folders[0]]
-    note_left_out(list(left), "in which there is nothing of the kind")
+    if folders and not {*folders} - left_out.keys():
+        raise left_out[folders[0]]
+    note_left_out(list(left_out), "in which there is nothing of the kind")
 
 
 def analyze(trained: Trained, name: str, sample: Sample) -> Path:
-    """Write the numbers and the figure of an analysis into the run folder; an earlier one of the same weights is replaced.
+    """Write the numbers and the figure of an analysis into the run folder, replacing an earlier one of the same weights.
 
     Args:
-        name: of KINDS; with other weights than the model's last ones, the files are called after these too.
-        sample: the images that it looks at.
+        trained: the run.
+        name: of the analysis, a key of KINDS. Names of files also contain the weights, unless these are the model's last ones.
+        sample: the images to analyse.
 
     Returns:
-        The figure, a PNG.
+        The path of the figure, a PNG.
 
     Raises:
-        ConfigError: a network that has nothing of the kind.
+        ConfigError: the network does not have the part that is analysed.
     """
     numbers = KINDS[name].measure(trained, sample)
-    folder, which = trained.folder / "analysis", {"model": trained.weights, Path(LAST).stem: Path(trained.checkpoint).stem}
-    stem = "-".join([name, *(value for usual, value in which.items() if value != usual)])
+    folder, value_by_default = trained.folder / "analysis", {"model": trained.weights, Path(LAST).stem: Path(trained.checkpoint).stem}
+    stem = "-".join([name, *(value for default, value in value_by_default.items() if value != default)])
     folder.mkdir(exist_ok=True)
     write_json(folder / f"{stem}.json", sample.facts() | numbers.facts)
     if numbers.arrays:

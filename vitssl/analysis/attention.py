@@ -1,5 +1,7 @@
-"""Attention of trained transformers, measured: how far its heads look (the left half of LUT's Figure 4) and at which tokens (SSAT's Figure
-6), and what the class token gives to each masked token (Figure 4 of the masked tokens paper).
+"""Measurements of the attention of trained transformers.
+
+They show how far away heads attend (left half of LUT's Figure 4), to which tokens (SSAT's Figure 6), and how much the class token attends
+to each masked token (Figure 4 of the masked tokens paper).
 
 Shapes: h heads, T tokens of the sequence (prefix, patches, masked), P prefix tokens, N patches.
 """
@@ -27,34 +29,37 @@ from vitssl.trained import Trained
 def recorded(
     backbone: IsotropicTransformer, blocks: Iterable[int], part: Callable[[Tensor], Any] = lambda map_BhTT: map_BhTT
 ) -> Iterator[dict[int, Any]]:
-    """Within, every pass leaves here what each of some blocks multiplied its values with: (B, h, T, T), rows of sum 1.
+    """Return a context that gives a dict into which every pass puts the attention maps of some blocks, by block number.
 
-    Fused attention makes no such matrix, so that it is off in all blocks until the end.
+    A map is the matrix (B, h, T, T), with rows that sum to 1, by which a block multiplies its values. Fused attention never computes it, so
+    fused attention is off in all blocks inside the context.
 
     Args:
-        part: what is kept of each, as whole ones are large.
+        backbone: the transformer.
+        blocks: numbers of the blocks to record.
+        part: returns what to keep of a map, since whole maps are large.
     """
     maps: dict[int, Any] = {}
     fused = [(module, module.fused_attn) for module in backbone.modules() if hasattr(module, "fused_attn")]
     handles = []
     for i in blocks:
-        attn_drop = backbone.blocks[i].attn.attn_drop  # in evaluation the identity, of the matrix after its softmax
+        attn_drop = backbone.blocks[i].attn.attn_drop  # in evaluation mode the identity, applied to the map after the softmax
         handles.append(attn_drop.register_forward_hook(lambda _, inputs, __, i=i: maps.__setitem__(i, part(inputs[0]))))
     set_fused_attention(backbone, False)
     try:
         yield maps
     finally:
-        for module, was in fused:
-            module.fused_attn = was
+        for module, was_fused in fused:
+            module.fused_attn = was_fused
         for handle in handles:
             handle.remove()
 
 
 def transformer_of(trained: Trained) -> IsotropicTransformer:
-    """A network whose attention can be recorded.
+    """Return the run's backbone, if its attention can be recorded.
 
     Raises:
-        ConfigError: another one, or with a single patch.
+        ConfigError: the backbone is not an isotropic transformer, or it has a single patch.
     """
     backbone, network = trained.model.backbone, trained.run.backbone.network
     if not isinstance(backbone, IsotropicTransformer):
@@ -65,7 +70,10 @@ def transformer_of(trained: Trained) -> IsotropicTransformer:
 
 
 def measure(trained: Trained, sample: Sample) -> Numbers:
-    """Of every block the means over images of what `of_map` says: ``distance`` and ``entropy`` of each head, ``received`` by each token."""
+    """Measure the attention of every block: the means over images of the values that `of_map` returns.
+
+    They are ``distance`` and ``entropy`` of each head, and the attention ``received`` by each token.
+    """
     backbone = transformer_of(trained)
     apart_NN = apart(backbone.grid(trained.run.data.image_size)).to(trained.device)
     sums: dict[int, list[Tensor]] = {}
@@ -73,9 +81,9 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
     with recorded(backbone, range(backbone.num_layers), part) as maps, torch.no_grad():
         for batch in sample.batches():
             trained.encode(batch.views["main"])
-            for i, of_batch in maps.items():
-                before = sums.get(i, [0.0] * len(of_batch))
-                sums[i] = [total + values.sum(0).double().cpu() for total, values in zip(before, of_batch, strict=True)]
+            for i, batch_values in maps.items():
+                previous = sums.get(i, [0.0] * len(batch_values))
+                sums[i] = [total + values.sum(0).double().cpu() for total, values in zip(previous, batch_values, strict=True)]
     for i, totals in sums.items():
         sample.check_finite(torch.cat(totals), f"attention weights of block {i + 1}")
     names, count = ("distance", "entropy", "received"), len(sample.positions)
@@ -84,24 +92,24 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
 
 
 def apart(grid: tuple[int, ...]) -> Tensor:
-    """How far the centres of every two patches lie from each other, (N, N), on an image with sides of length 1."""
+    """Return the distances between the centres of all pairs of patches, (N, N), on an image with sides of length 1."""
     sides = (torch.arange(side) / side for side in grid)
     centres_N2 = torch.cartesian_prod(*sides).view(math.prod(grid), -1)
     return torch.cdist(centres_N2, centres_N2, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def of_map(map_BhTT: Tensor, prefix: int, apart_NN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """What a block's attention says of each image.
+    """Summarise a block's attention map for each image.
 
     Args:
-        map_BhTT: rows of sum 1.
-        prefix: how many tokens come before the patches.
+        map_BhTT: attention, with rows that sum to 1.
+        prefix: number of tokens before the patches.
         apart_NN: the distances between patches.
 
     Returns:
-        (B, h) the mean over patches of how far away what they look at lies, with their attention to other patches as weights; (B, h) the
-        entropy of these weights as a share of the largest, 1 where all patches count alike; (B, T) the attention that a token gets from
-        all, its column's sum, as a mean over heads: 1 on average.
+        Three tensors. (B, h): the distance from a patch to the patches it attends to, weighted by its attention to them, averaged over
+        patches. (B, h): the entropy of these weights as a share of its maximum, so that 1 means equal weights. (B, T): the attention that a
+        token receives from all tokens (the sum of its column), averaged over heads; 1 on average over tokens.
     """
     N, map_BhTT = len(apart_NN), map_BhTT.float()
     patches_BhNN = shares(map_BhTT[:, :, prefix : prefix + N, prefix : prefix + N])
@@ -111,15 +119,15 @@ def of_map(map_BhTT: Tensor, prefix: int, apart_NN: Tensor) -> tuple[Tensor, Ten
 
 
 def shares(rows: Tensor) -> Tensor:
-    """Attention to some of the tokens (..., N), float32, as shares of its sum; 0 where they get none."""
+    """Divide attention to some of the tokens (..., N), in float32, by its sum over them; rows without attention to them stay 0."""
     return rows / rows.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
 
 
 def to_masked_tokens(trained: Trained, sample: Sample) -> Numbers:
-    """Means over heads and images of the attention that each prefix token gives to each masked token, in every block that has these.
+    """Measure how much each prefix token attends to each masked token, in every block with masked tokens, averaged over heads and images.
 
-    ``mean`` is of the attention as it is, over all tokens; ``std`` its standard deviation over images; ``share`` the mean of what is left
-    when a row is divided by its sum over the masked tokens.
+    ``mean`` is the mean of the attention, which sums to 1 over all tokens. ``std`` is its standard deviation over images. ``share`` is the
+    mean after dividing each row by its sum over the masked tokens.
     """
     backbone, J = trained.model.backbone, selection_of(trained).cfg.count
     blocks = range(backbone.num_layers - selection_of(trained).cfg.blocks, backbone.num_layers)
@@ -137,7 +145,7 @@ def to_masked_tokens(trained: Trained, sample: Sample) -> Numbers:
 
 
 def _sums(rows_BhPJ: Tensor) -> Tensor:
-    """Over images: of the mean over heads, of its square, and of the mean share; (3, P, J)."""
+    """Return sums over images of the mean over heads, of its square, and of the mean share, (3, P, J)."""
     mean_BPJ = rows_BhPJ.mean(1)
     share_BPJ = (rows_BhPJ / rows_BhPJ.sum(-1, keepdim=True)).mean(1)
     return torch.stack([mean_BPJ.sum(0), mean_BPJ.square().sum(0), share_BPJ.sum(0)])

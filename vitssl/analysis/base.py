@@ -1,4 +1,4 @@
-"""What analyses share: which images they look at, and what they give."""
+"""The images that analyses look at, and the numbers that they return."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from vitssl.data.loading.batch import Batch
 from vitssl.data.loading.loader import EvalLoader
 from vitssl.trained import Trained
 
-AT_ONCE = 64  # images of a pass: their attention maps are held, (heads, T, T) for each block
+AT_ONCE = 64  # images per pass, since their attention maps are held, (heads, T, T) for each block
 
 
 @dataclass
 class Numbers:
-    """What an analysis found.
+    """The results of an analysis.
 
     Attributes:
-        facts: small numbers, for JSON.
-        arrays: what a figure needs besides.
+        facts: a few numbers and texts, for JSON.
+        arrays: further arrays that a figure needs.
     """
 
     facts: dict[str, Any]
@@ -34,13 +34,14 @@ class Numbers:
 
 @dataclass
 class Sample:
-    """A seeded draw of images.
+    """Images drawn at random from a split.
 
     Attributes:
-        trained: the run, whose evaluation says how images are seen.
-        count: of images; fewer where the split has fewer.
-        split: of the shards, or several joined by ``+``; None: what the run is tested on.
-        shards: None: the run's.
+        trained: the run, whose evaluation view the images get.
+        count: number of images; if the split has fewer, all of it.
+        split: of the shards, or several joined by ``+``; None for the split that the run is tested on.
+        shards: to draw from; None for the run's.
+        seed: of the draw.
     """
 
     trained: Trained
@@ -62,23 +63,27 @@ class Sample:
         self.positions = np.random.default_rng(self.seed).permutation(positions)[: self.count]
 
     def check_finite(self, values: Tensor, what: str) -> None:
-        """Refuse what a network that diverged gives."""
+        """Refuse values that are not finite, such as those of a network that diverged.
+
+        Raises:
+            ConfigError: some of them are not finite.
+        """
         if not values.isfinite().all():
             raise ConfigError(f"the {what} are not finite", place=str(self.trained.folder))
 
     def labels(self, classes: list[str]) -> list[int]:
-        """The classes of its images as positions in ``classes``, by their names; UNLABELLED for none, or one that is not there."""
-        number = {name: k for k, name in enumerate(classes)}
-        of_label = [*(number.get(name, UNLABELLED) for name in self.index.classes), UNLABELLED]  # -1 is the last
-        return [of_label[label] for label in self.index.label[self.positions]]
+        """Return the classes of the images as indices into ``classes``, matched by name; UNLABELLED if there is none or no match."""
+        position = {name: k for k, name in enumerate(classes)}
+        mapped = [*(position.get(name, UNLABELLED) for name in self.index.classes), UNLABELLED]  # the label -1 reads the last entry
+        return [mapped[label] for label in self.index.label[self.positions]]
 
     def facts(self) -> dict[str, Any]:
-        """Where the images and the weights are from."""
+        """Return where the images and the weights come from."""
         images = {"images": len(self.positions), "shards": self.index.name, "split": self.split, "seed": self.seed}
         return images | {"checkpoint": self.trained.checkpoint, "weights": self.trained.weights, "step": self.trained.step}
 
     def batches(self) -> Iterator[Batch]:
-        """As the run's evaluation sees them."""
+        """Yield the images as the run's evaluation sees them."""
         loader = EvalLoader(
             self.index, self.positions, self.index.label, self.trained.run.data, batch_size=AT_ONCE, device=self.trained.device
         )

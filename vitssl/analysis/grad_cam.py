@@ -1,6 +1,8 @@
-"""Grad-CAM (Selvaraju et al. 2017) of trained classifiers: where an image speaks for its class (SSAT's Figure 10, LUT's Figure 3).
+"""Grad-CAM (Selvaraju et al. 2017) of trained classifiers, which shows where an image supports its class.
 
-Shapes: N patch tokens of the place that is looked at, D their width, K classes.
+The figures correspond to SSAT's Figure 10 and LUT's Figure 3.
+
+Shapes: N patch tokens of the layer that is analysed, D their width, K classes.
 """
 
 from __future__ import annotations
@@ -25,21 +27,21 @@ from vitssl.trained import Trained
 
 
 class Place(NamedTuple):
-    """Where a network is looked at."""
+    """The layer of a network at which Grad-CAM is computed."""
 
     module: nn.Module
-    tokens: Callable[[Tensor], Tensor]  # the patch tokens (B, N, D) of what the module gives
+    tokens: Callable[[Tensor], Tensor]  # returns the patch tokens (B, N, D) of the module's output
 
 
 def place_of(trained: Trained) -> Place:
-    """The last place from which patches act on the classifier, whatever that reads.
+    """Return the last layer at which patches still influence the classifier, whichever tokens the classifier reads.
 
-    Behind the last block of a transformer it may read the class token alone, so that gradients of the patches would be 0: our own
-    transformers are looked at before this block's attention, after the norm. Of convolutional networks, and of timm's, the mean over the
-    output is read; they are looked at there.
+    After the last block of a transformer, the classifier may read only the class token, so that gradients of the patches would be 0.
+    For this project's transformers, the layer is therefore the norm before the last block's attention. For convolutional networks and
+    timm's networks, whose classifiers read the mean over the output, it is the output.
 
     Raises:
-        ConfigError: the run has no classifier, or its network's blocks no ``norm1``, as those of timm's transformers are called.
+        ConfigError: the run has no classifier, or its network has no layer ``norm1``, timm's name for the norm before attention.
     """
     trained.check_predicts()
     backbone = trained.model.backbone
@@ -55,35 +57,38 @@ def place_of(trained: Trained) -> Place:
 
 
 def measure(trained: Trained, sample: Sample) -> Numbers:
-    """Of every image the map of its own class, or where that is not one of the run's classes, of the predicted one."""
+    """Compute the map of every image for its own class, or for the predicted class if its own is not one of the run's classes."""
     pictures.check(sample)
     place, labels = place_of(trained), iter(sample.labels(trained.classes))
-    images, maps, said = [], [], []
+    images, maps, captions = [], [], []
     for batch in sample.batches():
         images_BCHW = batch.views["main"]
         images.append(pictures.pixels(trained, images_BCHW))
-        for image_1CHW in images_BCHW.split(1):  # since all that a pass computes is held for its gradient
+        for image_1CHW in images_BCHW.split(1):  # one at a time, since a pass holds all its activations for the gradient
             map_N, logits_K = cam(trained, place, image_1CHW, next(labels))
             maps.append(map_N)
-            said.append(f"{trained.classes[int(logits_K.argmax())]} ({float(logits_K.softmax(-1).max()):.2f})")
+            captions.append(f"{trained.classes[int(logits_K.argmax())]} ({float(logits_K.softmax(-1).max()):.2f})")
     grid = trained.model.backbone.grid(trained.run.data.image_size)
-    return pictures.numbers(sample, np.concatenate(images), grid, [Maps("Grad-CAM", torch.stack(maps), said)])
+    return pictures.numbers(sample, np.concatenate(images), grid, [Maps("Grad-CAM", torch.stack(maps), captions)])
 
 
 def cam(trained: Trained, place: Place, image_1CHW: Tensor, label: int) -> tuple[Tensor, Tensor]:
-    """An image's map (N,) and its logits (K,), on the CPU, in full precision.
+    """Return an image's map (N,) and its logits (K,), on the CPU, computed in full precision.
 
-    The map is relu(sum over d of w_d * a_nd), with a the tokens at the place, and w_d the mean over n of the gradient of the class's
-    logit with respect to a_nd.
+    The map is relu(sum over d of w_d * a_nd), where a are the tokens at ``place``, and w_d is the mean over n of the gradient of the
+    class's logit with respect to a_nd.
 
     Args:
-        label: the class; below 0: the one that is predicted.
+        trained: the run.
+        place: the layer to analyse.
+        image_1CHW: the image, normalised.
+        label: the class; if negative, the predicted class.
     """
-    seen: list[Tensor] = []
+    outputs: list[Tensor] = []
 
     def hold(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        seen.append(output.detach().requires_grad_())
-        return seen[-1]
+        outputs.append(output.detach().requires_grad_())
+        return outputs[-1]
 
     handle = place.module.register_forward_hook(hold)
     try:
@@ -91,7 +96,7 @@ def cam(trained: Trained, place: Place, image_1CHW: Tensor, label: int) -> tuple
             logits_K = trained.model.predict(Batch.of_images(image_1CHW))[0]
     finally:
         handle.remove()
-    (output,) = seen
+    (output,) = outputs
     (gradient,) = torch.autograd.grad(logits_K[label if label >= 0 else int(logits_K.argmax())], output)
     weights_1D = place.tokens(gradient).mean(1)
     map_1N = F.relu(torch.einsum("bnd,bd->bn", place.tokens(output.detach()), weights_1D))

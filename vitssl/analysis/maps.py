@@ -1,7 +1,8 @@
-"""Attention maps of trained transformers as pictures: what the class token and some patches look at in the last block (DINO's figures,
-LUT's Figures 1b, A and B).
+"""Attention maps of trained transformers as pictures: where the class token and some patches attend to in the last block.
 
-Shapes: h heads, T tokens of the sequence, N patches, Q of which are asked.
+The figures correspond to DINO's, and to LUT's Figures 1b, A and B.
+
+Shapes: h heads, T tokens of the sequence, N patches, Q of them chosen as queries.
 """
 
 from __future__ import annotations
@@ -20,46 +21,46 @@ from vitssl.trained import Trained
 
 
 def measure(trained: Trained, sample: Sample) -> Numbers:
-    """Of every image the maps of `of_map`, of three patches on the diagonal."""
+    """Compute the maps of `of_map` for every image, with up to three patches on the diagonal as queries."""
     pictures.check(sample)
     backbone = transformer_of(trained)
     grid = backbone.grid(trained.run.data.image_size)
-    asked, last = patches(grid), backbone.num_layers - 1
+    queries, last = patches(grid), backbone.num_layers - 1
     images, tokens, heads = [], [], []
-    numbers = [row * grid[1] + column for row, column in asked]
-    with recorded(backbone, [last], lambda map_BhTT: of_map(map_BhTT, backbone.num_prefix_tokens, grid, numbers)) as maps, torch.no_grad():
+    indices = [row * grid[1] + column for row, column in queries]
+    with recorded(backbone, [last], lambda map_BhTT: of_map(map_BhTT, backbone.num_prefix_tokens, grid, indices)) as maps, torch.no_grad():
         for batch in sample.batches():
             trained.encode(batch.views["main"])
             images.append(pictures.pixels(trained, batch.views["main"]))
             tokens.append(maps[last][0].cpu())
             heads.append(maps[last][1].cpu())
-    of_cls, *of_patches = torch.cat(tokens).unbind(1)
-    rows = [Maps("class token", of_cls)]
+    cls_maps, *patch_maps = torch.cat(tokens).unbind(1)
+    rows = [Maps("class token", cls_maps)]
     rows += [
         Maps(f"patch in row {row + 1}, column {column + 1}", values, place=(row, column), compared=i == 0)
-        for i, ((row, column), values) in enumerate(zip(asked, of_patches, strict=True))
+        for i, ((row, column), values) in enumerate(zip(queries, patch_maps, strict=True))
     ]
     rows += [Maps(f"class token, head {i}", values, compared=False) for i, values in enumerate(torch.cat(heads).unbind(1), 1)]
     return pictures.numbers(sample, np.concatenate(images), grid, rows)
 
 
 def patches(grid: tuple[int, ...]) -> list[tuple[int, int]]:
-    """The places that are asked: the middle, and half way from there to two corners; fewer of a small grid."""
+    """Return the patches chosen as queries: the middle one and those halfway to two corners, without duplicates."""
     rows, columns = grid
     return list(dict.fromkeys((rows * i // 4, columns * i // 4) for i in (2, 1, 3)))
 
 
 def of_map(map_BhTT: Tensor, prefix: int, grid: tuple[int, ...], asked: list[int]) -> tuple[Tensor, Tensor]:
-    """Attention to patches alone, as shares of their sum.
+    """Return the attention of the class token and of some patches to all patches, as shares of its sum over patches.
 
     Args:
-        map_BhTT: rows of sum 1.
-        prefix: how many tokens come before the patches, the class token first.
-        grid: of the patches.
-        asked: numbers of patches.
+        map_BhTT: attention, with rows that sum to 1.
+        prefix: number of tokens before the patches, the first of which is the class token.
+        grid: rows and columns of the patches.
+        asked: indices of the patches chosen as queries.
 
     Returns:
-        (B, 1 + Q, N) of the class token and of these patches, means over heads; (B, h, N) of the class token by each head.
+        (B, 1 + Q, N), the class token and the chosen patches, averaged over heads; (B, h, N), the class token for each head.
     """
     rows = [0, *(prefix + number for number in asked)]
     shares_BhQN = shares(map_BhTT[:, :, rows, prefix : prefix + math.prod(grid)].float())

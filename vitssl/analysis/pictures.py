@@ -1,6 +1,6 @@
-"""What an analysis gives that is a map over each of a few images.
+"""Results of analyses that consist of maps over a few images.
 
-Shapes: S images, N places of a grid over them.
+Shapes: S images, N cells of a grid over each of them.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from vitssl.analysis.base import Numbers, Sample
 from vitssl.config import ConfigError
 from vitssl.trained import Trained
 
-PICTURES = 10  # images that are drawn unless more are asked for
-MOST = 50
+PICTURES = 10  # default number of images
+MOST = 50  # images that a figure can show
 
 
 @dataclass
 class Maps:
-    """One map of every image.
+    """One map for every image.
 
     Attributes:
-        name: what they are maps of.
-        values: (S, N), not below 0.
-        said: a few words about each image's map.
-        place: row and column of the place that they belong to, if any.
-        compared: are they drawn beside those of a sweep's other arms?
+        name: what the maps show.
+        values: (S, N), not negative.
+        said: a caption for the map of each image.
+        place: row and column of the cell whose maps these are, if any.
+        compared: whether to draw the maps beside those of a sweep's other arms.
     """
 
     name: str
@@ -42,14 +42,24 @@ def check(sample: Sample) -> None:
     """Refuse more images than a figure can show.
 
     Raises:
-        ConfigError: more than MOST.
+        ConfigError: there are more than MOST.
     """
     if len(sample.positions) > MOST:
         raise ConfigError(f"a figure shows at most {MOST} images, not {len(sample.positions):,}", "--images")
 
 
 def numbers(sample: Sample, images_SHWC: np.ndarray, grid: tuple[int, ...], rows: list[Maps]) -> Numbers:
-    """The numbers and arrays of maps over the sample's images, which are called by their classes."""
+    """Return maps over the sample's images as numbers and arrays, with the classes of the images as titles.
+
+    Args:
+        sample: the images.
+        images_SHWC: their pixels.
+        grid: rows and columns of the maps.
+        rows: the maps, one for each row of the figure.
+
+    Raises:
+        ConfigError: a map has values that are not finite.
+    """
     for row in rows:
         sample.check_finite(row.values, f"{row.name} maps")
     index, labels = sample.index, sample.index.label[sample.positions]
@@ -63,6 +73,6 @@ def numbers(sample: Sample, images_SHWC: np.ndarray, grid: tuple[int, ...], rows
 
 
 def pixels(trained: Trained, images_BCHW: Tensor) -> np.ndarray:
-    """What the network saw, as uint8 (B, H, W, 3)."""
+    """Return the images that the network saw as uint8 pixels (B, H, W, 3)."""
     mean, std = (torch.tensor(values, device=images_BCHW.device)[:, None, None] for values in (trained.mean, trained.std))
     return ((images_BCHW.float() * std + mean) * 255).round().clamp(0, 255).byte().permute(0, 2, 3, 1).cpu().numpy()

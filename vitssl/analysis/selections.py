@@ -1,6 +1,6 @@
-"""Which patches each masked token selects (Figure 2 of the masked tokens paper), and how these sets lie.
+"""The patches that each masked token selects (Figure 2 of the masked tokens paper), and how these sets are distributed.
 
-The figures are of the M_j patches of highest score; the soft weights, which training uses, are spread around them.
+The figures show the M_j patches with the highest scores. The soft weights, which training uses, are spread around them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from vitssl.trained import Trained
 
 
 def selection_of(trained: Trained) -> Selection:
-    """The part of a network that selects.
+    """Return the part of the network that selects patches.
 
     Raises:
-        ConfigError: it has no masked tokens.
+        ConfigError: the network has no masked tokens.
     """
     backbone = trained.model.backbone
     parts = backbone.inserted.values() if isinstance(backbone, IsotropicTransformer) else ()
@@ -33,9 +33,9 @@ def selection_of(trained: Trained) -> Selection:
 
 
 def measure(trained: Trained, sample: Sample) -> Numbers:
-    """Sizes of the sets, how much two of an image share, and how often a selected patch has a selected neighbour.
+    """Measure the sets of selected patches: their sizes, the overlap of two sets of an image, and their locality.
 
-    Locality stands beside that of sets of as many patches drawn at random, with the sample's seed.
+    For comparison, ``locality_random`` is the locality of sets of the same sizes that are drawn at random with the sample's seed.
     """
     part, scores = selection_of(trained), []
     handle = part.register_forward_pre_hook(lambda part, inputs: scores.append(part.scores(inputs[0].tokens_BND)))
@@ -65,21 +65,21 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
         "images": np.concatenate(images)[:PICTURES],
         "selected": selected_SJN[:PICTURES].numpy(),
         "index": sample.positions[:PICTURES],
-        "frequency": selected_SJN.double().mean(0).numpy(),  # of each place of the grid
+        "frequency": selected_SJN.double().mean(0).numpy(),  # how often each patch of the grid is selected
     }
     return Numbers(facts, arrays)
 
 
 def locality(selected_SJN: Tensor, grid: tuple[int, ...]) -> Tensor:
-    """The share of a set's patches of which one above, below, left or right is in the set too, (S, J)."""
+    """Return the share of a set's patches that have a neighbour (above, below, left or right) in the same set, (S, J)."""
     maps_SJHW = selected_SJN.unflatten(2, grid)
     padded = F.pad(maps_SJHW, (1, 1, 1, 1))
-    beside = padded[..., 1:-1, :-2] | padded[..., 1:-1, 2:] | padded[..., :-2, 1:-1] | padded[..., 2:, 1:-1]
-    return (maps_SJHW & beside).sum((2, 3)) / maps_SJHW.sum((2, 3))
+    has_neighbour = padded[..., 1:-1, :-2] | padded[..., 1:-1, 2:] | padded[..., :-2, 1:-1] | padded[..., 2:, 1:-1]
+    return (maps_SJHW & has_neighbour).sum((2, 3)) / maps_SJHW.sum((2, 3))
 
 
 def iou(selected_SJN: Tensor) -> Tensor:
-    """Intersection over union of every two sets of an image, (S, J, J)."""
+    """Return the intersection over union of all pairs of sets of an image, (S, J, J)."""
     members_SJN = selected_SJN.float()
     shared_SJJ = members_SJN @ members_SJN.transpose(1, 2)
     sizes_SJ = members_SJN.sum(-1)

@@ -1,4 +1,4 @@
-"""Backbones: images to features. One file per family (`vitssl.config.FAMILIES`), none of which knows another."""
+"""Backbones, which turn images into features. Each family (`vitssl.config.FAMILIES`) has its own file, independent of the others."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from vitssl.backbones.base import Backbone
 
 
 def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozenset()) -> Backbone:
-    """The backbone of a config, freshly initialised.
+    """Build the backbone that ``cfg`` describes, freshly initialised.
 
     Args:
-        cfg: its fields.
+        cfg: the fields of the backbone.
         size_px: side of the images of view "main".
-        requires: what the Run's objectives require of it (``config.ObjectiveConfig.requires``); parameters exist only where they are used.
+        requires: capabilities that the Run's objectives need (``config.ObjectiveConfig.requires``). A parameter that only some objectives
+            need, such as the mask token, is created only if one of them is on.
     """
     family = importlib.import_module(f"vitssl.backbones.{config.module(cfg)}")
     backbone = family.build(cfg, size_px, requires)

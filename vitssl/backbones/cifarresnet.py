@@ -1,4 +1,4 @@
-"""The residual networks for small images of He et al. 2016 (section 4.2), whose grid starts at the image's size."""
+"""The residual networks for small images of He et al. 2016 (section 4.2), whose first stage works at the image's full size."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def conv3x3(in_dim: int, dim: int, stride: int = 1) -> nn.Conv2d:
 
 
 class Block(nn.Module):
-    """Two convolutions beside a shortcut.
+    """A residual block of two convolutions.
 
-    Where the width grows, the shortcut has no parameters (the paper's option A: every second pixel, the new channels zero), or is a
-    1x1 convolution with a batch norm (option B).
+    Between stages, where the width grows, the shortcut either has no parameters (the paper's option A: every second pixel, new channels
+    zero), or is a 1x1 convolution with a batch norm (option B).
     """
 
     def __init__(self, in_dim: int, dim: int, stride: int, shortcut: str):
@@ -46,7 +46,7 @@ class Block(nn.Module):
 
 
 class CifarResNet(ConvNet):
-    """A convolution and three stages of blocks; the first block of the second and of the third stage halves the grid."""
+    """A ResNet of one convolution and up to three stages of blocks; the first block of the second and third stages halves the grid."""
 
     def __init__(self, cfg: config.BackboneConfig):
         super().__init__()
@@ -58,15 +58,15 @@ class CifarResNet(ConvNet):
         self.conv1, self.bn1 = conv3x3(3, size.embed_dim), norms.BatchNorm2d(size.embed_dim)
         widths, strides = (size.embed_dim, *self.widths), (1, *self.strides)
         self.stages = nn.ModuleList()
-        for (in_dim, dim), (before, after), depth in zip(pairwise(widths), pairwise(strides), size.depths, strict=True):
-            first = Block(in_dim, dim, after // before, cfg.shortcut)
-            self.stages.append(nn.Sequential(first, *(Block(dim, dim, 1, cfg.shortcut) for _ in range(depth - 1))))
+        for (in_dim, dim), (stride_in, stride_out), depth in zip(pairwise(widths), pairwise(strides), size.depths, strict=True):
+            first_block = Block(in_dim, dim, stride_out // stride_in, cfg.shortcut)
+            self.stages.append(nn.Sequential(first_block, *(Block(dim, dim, 1, cfg.shortcut) for _ in range(depth - 1))))
         self._init_convolutions()
 
     def stem(self, images_BCHW: Tensor) -> Tensor:
         return F.relu(self.bn1(self.conv1(images_BCHW)))
 
     def layer_id(self, name: str) -> int:
-        """0 for the first convolution; then the blocks count."""
+        """Return 0 for the first convolution; blocks count from 1 through all stages."""
         block = re.match(r"stages\.(\d+)\.(\d+)\.", name)
         return sum(self.depths[: int(block[1])]) + int(block[2]) + 1 if block else 0

@@ -1,7 +1,9 @@
-"""CvT, the convolutional vision transformer (Wu et al. 2021): stages of tokens on a shrinking grid, embedded by overlapping
-convolutions, whose queries, keys and values come from depth-wise convolutions.
+"""CvT, the convolutional vision transformer (Wu et al. 2021).
 
-Shapes: N = h * w tokens of a stage's grid, M those that a pass holds, P prefix tokens (the cls token, or none).
+Its stages hold tokens on a shrinking grid. Overlapping convolutions embed the tokens of each stage, and depth-wise convolutions make the
+queries, keys and values.
+
+Shapes: N = h * w tokens of a stage's grid, M of them in a pass, P prefix tokens (the cls token, or none).
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozens
 
 
 class ChannelNorm(nn.Module):
-    """LayerNorm with the epsilon outside the root, as Drloc's CvT has it."""
+    """LayerNorm that adds epsilon to the standard deviation, not to the variance, as Drloc's CvT does."""
 
     def __init__(self, dim: int, eps: float = 1e-5):
         super().__init__()
@@ -39,13 +41,13 @@ class ChannelNorm(nn.Module):
 
 
 class Variant(NamedTuple):
-    """What distinguishes the public implementations."""
+    """The choices in which the public implementations of CvT differ."""
 
-    parts: tuple[str, ...]  # what shares a depth-wise convolution
-    padding: int  # of the first embedding
+    parts: tuple[str, ...]  # projections; those in one string share a depth-wise convolution
+    padding: int  # of the first stage's embedding
     qkv_bias: bool
-    cls_token: bool  # and with it a norm at the end
-    wide_scale: bool  # logits are divided by the root of the whole width, not of a head's
+    cls_token: bool  # with it there is also a norm at the end
+    wide_scale: bool  # divide logits by the root of the whole width instead of a head's width
     norm: Callable[[int], nn.Module]
     activation: type[nn.Module]
 
@@ -57,18 +59,18 @@ VARIANTS = {
 
 
 class Places(NamedTuple):
-    """Where the tokens of a pass lie on a grid."""
+    """The positions of a pass's tokens on a grid."""
 
     grid: tuple[int, int]  # rows, columns
-    index_BM: Tensor | None = None  # None: everywhere, row by row
+    index_BM: Tensor | None = None  # positions, counted row by row; None: all of them in this order
 
     def take(self, map_BDhw: Tensor) -> Tensor:
-        """The tokens (B, M, D) of a map."""
+        """Return the tokens (B, M, D) of a map at these positions."""
         tokens_BND = map_BDhw.flatten(2).transpose(1, 2)
         return tokens_BND if self.index_BM is None else layers.take(tokens_BND, self.index_BM)
 
     def put(self, tokens_BMD: Tensor) -> Tensor:
-        """The map (B, D, h, w) of the tokens, zero elsewhere."""
+        """Return the map (B, D, h, w) with the tokens at these positions, and zero elsewhere."""
         if self.index_BM is not None:
             empty = tokens_BMD.new_zeros(len(tokens_BMD), self.grid[0] * self.grid[1], tokens_BMD.shape[2])
             tokens_BMD = layers.put(empty, self.index_BM, tokens_BMD)
@@ -76,21 +78,33 @@ class Places(NamedTuple):
 
 
 def refine(keep_BM: Tensor | None, grid: tuple[int, int], factor: int) -> Places:
-    """The places that kept cells of ``grid`` (None: all) cover on a grid of ``factor`` times as many rows and columns."""
+    """Return the positions that the kept cells of ``grid`` cover on a grid with ``factor`` times as many rows and columns.
+
+    Args:
+        keep_BM: the kept cells; None for all.
+        grid: rows and columns of the coarse grid.
+        factor: by which the fine grid is finer.
+    """
     rows, columns = grid[0] * factor, grid[1] * factor
     if keep_BM is None:
         return Places((rows, columns))
-    within = torch.arange(factor, device=keep_BM.device)
-    row_BMf1 = ((keep_BM // grid[1]) * factor)[..., None, None] + within[:, None]
-    column_BM1f = ((keep_BM % grid[1]) * factor)[..., None, None] + within
+    offsets = torch.arange(factor, device=keep_BM.device)
+    row_BMf1 = ((keep_BM // grid[1]) * factor)[..., None, None] + offsets[:, None]
+    column_BM1f = ((keep_BM % grid[1]) * factor)[..., None, None] + offsets
     return Places((rows, columns), (row_BMf1 * columns + column_BM1f).flatten(1))
 
 
 def key_places(keep_BM: Tensor | None, grid: tuple[int, int], factor: int) -> Places:
-    """Where a stage of ``factor`` times the output's ``grid`` has keys and values: at every second row and column.
+    """Return the positions of a stage's keys and values: every second row and column of its grid.
 
-    A pass on kept cells has those within them, which see all of its tokens. The last stage has all: a key there spans
-    several cells, and few windows see no kept token (at MAE's ratio 0.75 ** 9 = 8 %).
+    If only some cells are kept, stages before the last one have keys and values only inside them, whose windows together see every token
+    of the pass. The last stage has them everywhere: a key there spans several cells, and few windows contain no kept token (0.75 ** 9 =
+    8 % at MAE's ratio).
+
+    Args:
+        keep_BM: the kept cells of the output's grid; None for all.
+        grid: rows and columns of the output.
+        factor: how many times as many rows and columns the stage has.
     """
     if factor > 1:
         return refine(keep_BM, grid, factor // 2)
@@ -98,7 +112,7 @@ def key_places(keep_BM: Tensor | None, grid: tuple[int, int], factor: int) -> Pl
 
 
 class ConvEmbed(nn.Module):
-    """A map to the tokens of a coarser grid, by an overlapping convolution and a norm."""
+    """Embedding of a map into the tokens of a coarser grid, by an overlapping convolution and a norm."""
 
     def __init__(self, in_dim: int, dim: int, kernel: int, stride: int, padding: int, norm: nn.Module):
         super().__init__()
@@ -110,7 +124,7 @@ class ConvEmbed(nn.Module):
 
 
 class ConvProjection(nn.Module):
-    """A depth-wise convolution and batch norm, whose statistics are of the places taken: hidden ones do not count."""
+    """A depth-wise convolution and a batch norm, whose statistics include only the positions taken, not hidden ones."""
 
     def __init__(self, dim: int, stride: int):
         super().__init__()
@@ -119,14 +133,14 @@ class ConvProjection(nn.Module):
 
     def forward(self, map_BDhw: Tensor, places: Places) -> Tensor:
         tokens_BMD = places.take(self.conv(map_BDhw))
-        # as a matrix: of a map whose width is 1, torch may compute a wrong gradient (`norms`)
+        # normalised as a matrix, since torch may compute a wrong gradient for a map of width 1 (see `norms`)
         return self.bn(tokens_BMD.flatten(0, 1)).view(tokens_BMD.shape)
 
 
 class ConvAttention(nn.Module):
-    """Attention whose queries, keys and values are convolved on the map, keys and values with stride 2 (section 3.2).
+    """Attention whose queries, keys and values are convolutions of the map, with stride 2 for keys and values (section 3.2).
 
-    Prefix tokens skip the convolution.
+    Prefix tokens bypass the convolutions.
     """
 
     def __init__(self, dim: int, num_heads: int, num_prefix_tokens: int, variant: Variant):
@@ -171,7 +185,7 @@ class Block(nn.Module):
 
 
 class Stage(nn.Module):
-    """An embedding, perhaps a cls token before the patch tokens, and blocks."""
+    """An embedding, an optional cls token before the patch tokens, and blocks."""
 
     def __init__(self, patch_embed: ConvEmbed, blocks: list[Block], cls_token: nn.Parameter | None):
         super().__init__()
@@ -187,14 +201,14 @@ class Stage(nn.Module):
 
 
 class CvT(Backbone):
-    """Three stages or fewer; parameter names are those of the authors' code. Without positions, so for any image size.
+    """CvT with up to three stages and the authors' parameter names. It has no position embeddings, so it takes any image size.
 
-    ``variant: microsoft`` is the authors' code; ``drloc`` the other implementation that Drloc's authors trained: no cls token,
-    keys and values share a convolution, no norm at the end. Only the last stage has the cls token and drop-path.
+    ``variant: microsoft`` follows the authors' code. ``drloc`` follows the other implementation, which Drloc's authors trained: no cls
+    token, keys and values share a convolution, no norm at the end. Only the last stage has the cls token and drop-path.
 
-    A pass on kept tokens never sees a hidden pixel. As convolutions overlap, it starts from the image with the hidden cells
-    set to zero; in every stage it holds the tokens of the kept cells alone, and puts them on a zero map before each convolution,
-    which is what ConvMAE does in its convolutional stages. So hidden cells are no keys either: otherwise most of the early
+    A pass on kept tokens never sees a hidden pixel. Because convolutions overlap, it starts from the image with the hidden cells
+    set to zero. In every stage it holds only the tokens of the kept cells, and puts them on a zero map before each convolution,
+    as ConvMAE does in its convolutional stages. Before the last stage, hidden cells are not keys either. Otherwise most of the early
     stages' attention would go to constants that occur in no other pass.
     """
 
@@ -209,7 +223,7 @@ class CvT(Backbone):
         for i, factor in enumerate(factors):
             setattr(self, f"stage{i}", self._make_stage(i, size.num_heads * factor, size.mlp_ratio, cfg.drop_path, variant))
         self.norm = variant.norm(self.embed_dim) if variant.cls_token else nn.Identity()
-        if cfg.variant == "microsoft":  # Drloc's keeps PyTorch's initialisation
+        if cfg.variant == "microsoft":  # Drloc's variant keeps PyTorch's initialisation
             layers.init_linear(self, "trunc_normal")
 
     def _make_stage(self, i: int, num_heads: int, mlp_ratio: float, drop_path: float, variant: Variant) -> Stage:
@@ -222,13 +236,13 @@ class CvT(Backbone):
         return Stage(embed, blocks, nn.Parameter(trunc_normal_(torch.zeros(1, 1, dim), std=0.02)) if prefix else None)
 
     def embed(self, images_BCHW: Tensor) -> Embedded:
-        """The images: what the first convolution sees depends on which tokens are kept."""
+        """Return the images unchanged, since the input of the first convolution depends on which tokens are kept."""
         return Embedded(images_BCHW, self.grid_of(images_BCHW))
 
     def forward(
         self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, out_indices: tuple[int, ...] = ()
     ) -> Features:
-        """The earlier intermediate features are full maps, zero at hidden places."""
+        """Run the stages and the final norm. Intermediate features before the last stage are full maps, zero at hidden positions."""
         assert mask_BN is None, "config lets no objective put a mask token here"
         map_BCHW, grid = embedded
         if keep_BM is not None:
@@ -246,9 +260,12 @@ class CvT(Backbone):
         return Features.split(self.norm(tokens), self.num_prefix_tokens, 0, grid, intermediates=intermediates)
 
     def layer_id(self, name: str) -> int:
-        """Blocks count from 1 through all stages; a stage's embedding and token go with the block before it, the norm with the heads."""
+        """Count blocks from 1 through all stages.
+
+        A stage's embedding and cls token have the depth of the block before them, the final norm that of the heads.
+        """
         stage = re.match(r"stage(\d)\.(?:blocks\.(\d+)\.)?", name)
         if not stage:
             return self.num_layers + 1
-        before = sum(self.depths[: int(stage[1])])
-        return before if stage[2] is None else before + int(stage[2]) + 1
+        blocks_before = sum(self.depths[: int(stage[1])])
+        return blocks_before if stage[2] is None else blocks_before + int(stage[2]) + 1

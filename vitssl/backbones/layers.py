@@ -1,4 +1,4 @@
-"""Parts that more than one backbone or decoder uses: positions, initialisation, transformer blocks."""
+"""Building blocks that several backbones and decoders share: position embeddings, initialisation, transformer blocks."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from torch import Tensor, nn
 
 
 def upcast(values: Tensor) -> Tensor:
-    """At least float32, for what bfloat16 is too coarse for; float64, in which gradients are checked, stays."""
+    """Convert ``values`` to float32, for operations that bfloat16 is too coarse for; float64, used to check gradients, is kept."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def no_autocast(values: Tensor) -> AbstractContextManager[Any]:
-    """Context in which operations on ``values`` keep their precision; shapes without numbers (the meta device) have none."""
+    """Return a context without autocast on the device of ``values``; tensors on the meta device need none."""
     device = values.device.type
     return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
 
 
 def take(tokens_BND: Tensor, index_BM: Tensor) -> Tensor:
-    """The tokens in those places, (B, M, D)."""
+    """Return the tokens at ``index_BM``, (B, M, D)."""
     return tokens_BND.gather(1, index_BM[..., None].expand(-1, -1, tokens_BND.shape[-1]))
 
 
 def put(tokens_BND: Tensor, index_BM: Tensor, replaced_BMD: Tensor) -> Tensor:
-    """The tokens with others in those places, which are all different."""
+    """Return the tokens with those at ``index_BM`` replaced by ``replaced_BMD``; the indices of an image must be distinct."""
     return tokens_BND.scatter(1, index_BM[..., None].expand(-1, -1, tokens_BND.shape[-1]), replaced_BMD)
 
 
 def sincos_positions(grid: tuple[int, int], dim: int) -> Tensor:
-    """Fixed 2-D sine-cosine positions, (rows * columns, dim).
+    """Return fixed 2-D sine-cosine position embeddings, (rows * columns, dim).
 
-    The first half encodes the column, the second the row, as MAE's released code does (its paper does not say); within
-    a half, sines come before cosines, with wavelengths from 2 pi to 10000 * 2 pi.
+    The first half encodes the column and the second the row, as in MAE's released code (the paper does not say). Within each half, sines
+    come before cosines, with wavelengths from 2 pi to 10000 * 2 pi.
     """
     rows, columns = grid
     omega = 10000.0 ** -(torch.arange(dim // 4, dtype=torch.float64) / (dim // 4))
@@ -49,16 +49,16 @@ def sincos_positions(grid: tuple[int, int], dim: int) -> Tensor:
 
 
 def is_square(count: int) -> bool:
-    """May so many tokens be a square grid?"""
+    """Whether ``count`` tokens can form a square grid."""
     return count > 0 and math.isqrt(count) ** 2 == count
 
 
 def resize_positions(positions_ND: Tensor, old: tuple[int, int], new: tuple[int, int], antialias: bool) -> Tensor:
-    """Learned or fixed patch positions for another grid, by bicubic interpolation.
+    """Resize learned or fixed position embeddings of patches to another grid, by bicubic interpolation.
 
-    On a smaller grid antialiasing (timm's) averages neighbours: random values shrink, from 14 x 14 to 6 x 6 to 0.37 of their standard
-    deviation, where they keep 0.86 without. DINO's code asks for a grid that is 0.1 larger (against rounding), which moves its places by
-    up to a fifth of a token there; that is not done here.
+    When the grid shrinks, antialiasing (as in timm) averages neighbours. Random values shrink with it: from 14 x 14 to 6 x 6, to 0.37 of
+    their standard deviation, against 0.86 without antialiasing. DINO's code asks for a grid that is 0.1 larger (to guard against
+    rounding), which shifts positions by up to a fifth of a token in this example; this function does not.
     """
     if old == new:
         return positions_ND
@@ -68,14 +68,14 @@ def resize_positions(positions_ND: Tensor, old: tuple[int, int], new: tuple[int,
 
 
 def set_fused_attention(module: nn.Module, fused: bool) -> None:
-    """Switch every timm attention below ``module``: fused is fast, unfused can be counted, hooked and differentiated twice."""
+    """Switch fused attention on or off in all of ``module``. Fused is fast; unfused can be counted, hooked and differentiated twice."""
     for part in module.modules():
         if hasattr(part, "fused_attn"):
             part.fused_attn = fused
 
 
 def drop_path_rates(last: float, depth: int) -> list[float]:
-    """Of ``depth`` blocks: from 0 linearly to that of the last one (Huang et al. 2016)."""
+    """Return the drop-path rates of ``depth`` blocks, rising linearly from 0 to ``last`` (Huang et al. 2016)."""
     return [last * i / max(depth - 1, 1) for i in range(depth)]
 
 
@@ -90,7 +90,7 @@ def make_blocks(
     layer_scale: float | None = None,
     norm_eps: float = 1e-6,
 ) -> nn.ModuleList:
-    """timm's pre-norm transformer blocks; drop-path grows linearly to ``drop_path``, and LayerScale starts at ``layer_scale``."""
+    """Make timm's pre-norm transformer blocks. Drop-path grows linearly to ``drop_path``, and LayerScale starts at ``layer_scale``."""
     norm = partial(nn.LayerNorm, eps=norm_eps)
     options = {"qkv_bias": qkv_bias, "norm_layer": norm, "attn_layer": attention, "init_values": layer_scale}
     make = partial(Block, dim, num_heads, mlp_ratio, **options)
@@ -98,7 +98,7 @@ def make_blocks(
 
 
 def init_linear(module: nn.Module, how: str) -> None:
-    """timm's truncated normal (DeiT) or xavier-uniform (MAE) for every Linear below ``module``; biases zero."""
+    """Initialise every Linear in ``module`` by timm's truncated normal (DeiT) or xavier-uniform (MAE); biases become zero."""
     for part in module.modules():
         if isinstance(part, nn.Linear):
             trunc_normal_(part.weight, std=0.02) if how == "trunc_normal" else nn.init.xavier_uniform_(part.weight)
@@ -107,7 +107,10 @@ def init_linear(module: nn.Module, how: str) -> None:
 
 
 def init_patch_projection(projection: nn.Conv2d | nn.Linear, how: str) -> None:
-    """The layer from patch to token: lecun-normal as timm, or MAE's xavier on the flattened weight (its bias keeps torch's default)."""
+    """Initialise the projection from patch to token, by lecun-normal as in timm or by xavier-uniform as in MAE.
+
+    Xavier-uniform applies to the flattened weight, and the bias keeps torch's default, as in MAE.
+    """
     if how == "xavier":
         nn.init.xavier_uniform_(projection.weight.view(projection.weight.shape[0], -1))
     else:

@@ -1,7 +1,9 @@
-"""Learnable masked tokens (Hu et al. 2022): in the last blocks of a transformer, extra tokens that are means of selected patch tokens.
+"""Learnable masked tokens (Hu et al. 2022): extra tokens in a transformer's last blocks that are means of selected patch tokens.
 
-Token j of J selects M_j = ceil(j N / J) of the N patch tokens (Eq. 5), those with the highest scores against a learned query (Eq. 8).
-SoftSort (Prillo and Eisenschlos 2020) makes the selection differentiable; Eq. 10 lost its minus sign. Shapes: J masked tokens.
+Token j of J selects M_j = ceil(j N / J) of the N patch tokens (Eq. 5): those with the highest scores against a learned query (Eq. 8).
+SoftSort (Prillo and Eisenschlos 2020) makes the selection differentiable. The paper's Eq. 10 lacks SoftSort's minus sign.
+
+Shapes: J masked tokens.
 """
 
 from __future__ import annotations
@@ -18,39 +20,40 @@ from vitssl.backbones.base import Features, IsotropicTransformer, Part
 from vitssl.backbones.layers import no_autocast, upcast
 from vitssl.config import MaskedTokens
 
-NEVER = -1e30  # the logarithm of nothing: its exponential is 0, and unlike minus infinity it has gradients
+NEVER = -1e30  # stands for the logarithm of 0: its exponential is 0 and, unlike minus infinity, it has gradients
 
 
 def subset_sizes(num_masked_tokens: int, num_tokens: int) -> list[int]:
-    """M_j (Eq. 5): how many of the patch tokens each masked token selects; the last one takes all."""
+    """Return how many patch tokens each masked token selects, M_j (Eq. 5); the last one selects all."""
     return [math.ceil(j * num_tokens / num_masked_tokens) for j in range(1, num_masked_tokens + 1)]
 
 
 def _ranks_within(scores_BJN: Tensor) -> Tensor:
-    """Which of the places of a descending order belong to the M_j = ceil(j N / J) that token j selects, (J, N)."""
+    """Return which ranks of the scores, from the highest down, token j selects: the first M_j = ceil(j N / J); bool (J, N)."""
     J, N = scores_BJN.shape[1:]
     j_J1 = torch.arange(1, J + 1, device=scores_BJN.device)[:, None]
     return torch.arange(N, device=scores_BJN.device) < (j_J1 * N + J - 1) // J
 
 
 def soft_weights(scores_BJN: Tensor, temperature: float) -> Tensor:
-    """The weight of each patch token in the mean of the M_j first rows of SoftSort's matrix.
+    """Return the weight of each patch token in the mean of the first M_j rows of SoftSort's matrix.
 
-    Row i of that matrix is the softmax over k of -|s_(i) - s_k| / temperature, where s_(i) is the i-th largest score. With the scores
-    over the temperature, u, in descending order, both its normaliser Z_i and the sum of its first M rows fall apart into a part before
-    and a part after the diagonal, which are cumulative sums of exp(-u) and exp(u): no N x N matrix, and in logarithms nothing overflows.
+    Row i of that matrix is the softmax over k of -|s_(i) - s_k| / temperature, where s_(i) is the i-th largest score. Let u be the
+    scores over the temperature, in descending order. Both the normaliser Z_i of a row and the sum of the first M rows split into a part
+    before and a part after the diagonal, which are cumulative sums of exp(-u) and exp(u). So no N x N matrix is needed, and computing in
+    logarithms avoids overflow.
 
     Args:
-        scores_BJN: of each masked token for each patch token.
+        scores_BJN: the score of each masked token for each patch token.
         temperature: tau of Eq. 10.
 
     Returns:
-        (B, J, N), each row of sum 1, float32 or wider.
+        (B, J, N), whose rows sum to 1, in float32 or wider.
     """
     u, order = (
         (scores_BJN / temperature).to(torch.promote_types(scores_BJN.dtype, torch.float32)).sort(dim=-1, descending=True, stable=True)
     )
-    Z = (u + (-u).logcumsumexp(-1)).exp() + (_reverse_logcumsumexp(u) - u).exp() - 1  # both parts have the diagonal's 1
+    Z = (u + (-u).logcumsumexp(-1)).exp() + (_reverse_logcumsumexp(u) - u).exp() - 1  # both parts contain the 1 of the diagonal
     within_JN = _ranks_within(scores_BJN)
     log_rows = torch.where(within_JN, -Z.log(), NEVER)
     before = (u + (log_rows - u).logcumsumexp(-1)).exp()
@@ -64,22 +67,22 @@ def _reverse_logcumsumexp(x: Tensor) -> Tensor:
 
 
 def hard_weights(scores_BJN: Tensor) -> Tensor:
-    """1 / M_j for the M_j patch tokens of highest score, 0 for the others, (B, J, N) in float32; without a gradient."""
+    """Return 1 / M_j for the M_j patch tokens with the highest scores and 0 for the others, (B, J, N) in float32, without gradient."""
     within_JN = _ranks_within(scores_BJN)
     weights_BJN = (within_JN / within_JN.sum(-1, keepdim=True)).expand_as(scores_BJN)
     return torch.zeros_like(weights_BJN).scatter(-1, scores_BJN.argsort(dim=-1, descending=True, stable=True), weights_BJN)
 
 
 def _pool(weights_BJN: Tensor, tokens_BND: Tensor) -> Tensor:
-    """Weighted means, in the type of the tokens."""
+    """Return weighted means of the tokens, in their type."""
     return (weights_BJN @ tokens_BND).to(tokens_BND.dtype)
 
 
 class Selection(Part):
-    """Selects, pools and appends: what comes before the first of the augmented blocks.
+    """The part before the first augmented block: it selects and pools patch tokens and appends the results as masked tokens.
 
     Attributes:
-        query_JD: the masked query embeddings, the paper's only new weights; None with random selection.
+        query_JD: the masked query embeddings, the only weights that the paper adds; None with random selection.
     """
 
     def __init__(self, cfg: MaskedTokens, embed_dim: int):
@@ -96,7 +99,10 @@ class Selection(Part):
         return dataclasses.replace(tokens, extra_BJD=extra_BJD, selection_BJN=weights_BJN)
 
     def scores(self, tokens_BND: Tensor) -> Tensor:
-        """Of each masked token for each patch token, (B, J, N): Eq. 8, or random ones, in evaluation always the same."""
+        """Return the score of each masked token for each patch token, (B, J, N).
+
+        Scores follow Eq. 8, or are random with ``selection: random``; random scores are always the same in evaluation mode.
+        """
         if self.query_JD is None:
             B, J, N = len(tokens_BND), self.cfg.count, tokens_BND.shape[1]
             if self.training:
@@ -104,18 +110,18 @@ class Selection(Part):
             return self._same_scores(J, N, tokens_BND.device).expand(B, -1, -1)
         if self.cfg.scores == "normed":
             tokens_BND = F.layer_norm(tokens_BND, tokens_BND.shape[-1:])
-        # a bfloat16 score of 3 is wrong by up to 0.008, and its temperature is 0.1
+        # a score of 3 is off by up to 0.008 in bfloat16, which is much at a temperature of 0.1
         with no_autocast(tokens_BND):
             return upcast(self.query_JD) @ upcast(tokens_BND).transpose(1, 2)
 
     def _same_scores(self, J: int, N: int, device: torch.device) -> Tensor:
-        """(1, J, N); kept, since a pass that is recorded can copy nothing from the host."""
+        """Return the random scores of evaluation, (1, J, N), cached because a recorded pass must not copy from the host."""
         if (N, device) not in self._kept:
             self._kept[N, device] = torch.rand(1, J, N, generator=torch.Generator().manual_seed(0)).to(device)
         return self._kept[N, device]
 
     def weights(self, tokens_BND: Tensor) -> Tensor:
-        """Of each patch token in the mean that a masked token is, (B, J, N)."""
+        """Return the weight of each patch token in each masked token, (B, J, N)."""
         scores_BJN = self.scores(tokens_BND)
         if self.cfg.selection == "random":
             return hard_weights(scores_BJN)
@@ -123,7 +129,7 @@ class Selection(Part):
         return soft_BJN if self.cfg.selection == "soft" else hard_weights(scores_BJN) + soft_BJN - soft_BJN.detach()
 
     def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """Queries of another number of masked tokens are interpolated along it, as positions are."""
+        """Interpolate the queries if ``state`` has another number of masked tokens, as position embeddings are for another grid."""
         name = f"{prefix}query_JD"
         if self.query_JD is None or name not in state or state[name].shape[0] == len(self.query_JD):
             return state
@@ -132,7 +138,8 @@ class Selection(Part):
 
 
 class Mixing(Part):
-    """Before each further augmented block: the patch tokens there, pooled as they were selected first, and the masked tokens (Eq. 7)."""
+    """The part before each later augmented block: it pools the patch tokens there with the weights of the first selection, and mixes the
+    result into the masked tokens (Eq. 7)."""
 
     def __init__(self, mix: float):
         super().__init__()
@@ -145,7 +152,7 @@ class Mixing(Part):
 
 
 def add(backbone: IsotropicTransformer, cfg: MaskedTokens) -> None:
-    """Give a transformer masked tokens in its last blocks."""
+    """Add masked tokens to the last ``cfg.blocks`` blocks of a transformer."""
     first = backbone.num_layers - cfg.blocks
     backbone.insert(Selection(cfg, backbone.embed_dim), before=first)
     if cfg.later_blocks == "mix":

@@ -1,18 +1,18 @@
-"""Batch normalisation over the global batch: all ranks together, on any device (torch's SyncBatchNorm refuses the CPU).
+"""Batch normalisation over the global batch of all ranks, on any device (torch's SyncBatchNorm refuses the CPU).
 
-A backbone may also take each rank's statistics (``set_over_ranks``), as most public code does.
+A backbone may also use the statistics of each rank (``set_over_ranks``), as most public code does.
 
 Shapes: R ranks.
 
-torch 2.14's backward pass on a CPU is wrong, by the size of the gradient, for maps whose width is 1 and whose strides are not plainly
-those of channels first or channels last; the forward pass is right. The smallest case:
+On a CPU, torch 2.14 computes a wrong gradient, off by as much as its own size, for maps of width 1 whose strides are not clearly those of
+channels first or channels last. The forward pass is right. The smallest example:
 
     tokens = torch.randn(2, 3, 4, dtype=torch.float64, requires_grad=True)
     normed = F.batch_norm(tokens.transpose(1, 2)[..., None], None, None, training=True)  # strides (12, 1, 4, 1)
     normed.backward(torch.randn(2, 4, 3, 1, dtype=torch.float64))  # compare with F.batch_norm of (6, 4): 100 % off
 
-torch takes the map for one of channels last (a side of 1 may have any stride) and its gradient for one of channels first, and reads
-both in the same order. Tokens are normalised as a matrix, and `BatchNorm2d` refuses such maps.
+torch takes the map to be channels last (a side of 1 may have any stride) and its gradient to be channels first, but reads both in the
+same order. Therefore tokens are normalised as a matrix, and `BatchNorm2d` refuses such maps.
 """
 
 from __future__ import annotations
@@ -32,38 +32,38 @@ from vitssl.config import ConfigError
 
 
 class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
-    """torch's batch norm, whose mean and variance are those of all ranks' values; one process uses torch's kernel.
+    """torch's batch norm with the mean and variance over the values of all ranks; a single process uses torch's kernel.
 
-    In training, ranks may hold different numbers of values. Statistics are float32 for any type of input.
-    ``over_ranks`` belongs to `set_over_ranks`, ``update_statistics`` to `frozen_statistics`.
+    In training, ranks may hold different numbers of values. Statistics are float32 for any type of input. `set_over_ranks` sets
+    ``over_ranks``, and `frozen_statistics` sets ``update_statistics``.
 
     Raises:
-        ConfigError: in training, a single value per channel.
+        ConfigError: there is a single value per channel in training.
     """
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
-        # not of the class: code would be recompiled when they are first set on the instance
+        # as class attributes they would cause a recompilation when they are first set on the instance
         self.update_statistics, self.over_ranks = True, True
 
     def forward(self, values: Tensor) -> Tensor:
         if not self.training:
             return super().forward(values)
         self._check_input_dim(values)
-        alone = dist.world_size() == 1
-        if (alone or not self.over_ranks) and values.numel() == values.shape[1]:
+        single_rank = dist.world_size() == 1
+        if (single_rank or not self.over_ranks) and values.numel() == values.shape[1]:
             raise ConfigError(
                 "a batch norm gets one value per channel, which has no variance; give each GPU more images, with loop.micro_batch_size too",
                 "optim.batch_size",
             )
-        if alone and self.update_statistics:
+        if single_rank and self.update_statistics:
             return super().forward(values)
-        if alone or not self.over_ranks:
+        if single_rank or not self.over_ranks:
             return self._per_rank(values)
         return self._global(values)
 
     def _per_rank(self, values: Tensor) -> Tensor:
-        """By this rank's statistics. The running ones are the mean of all ranks', so that they are the same everywhere."""
+        """Normalise by this rank's statistics. Running statistics use the mean over ranks, so that they are equal on all of them."""
         if self.update_statistics and self.track_running_stats:
             with torch.no_grad():
                 var_C, mean_C = torch.var_mean(upcast(values), _all_but_channels(values))
@@ -83,7 +83,7 @@ class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
             return (normed if self.bias is None else normed + _channels(self.bias, values)).to(values.dtype)
 
     def _update(self, mean_C: Tensor, unbiased_var_C: Tensor) -> None:
-        """The running statistics' step, as torch's."""
+        """Move the running statistics towards the given ones, as torch does."""
         assert self.momentum is not None, "an equal average over all steps is not supported"
         with torch.no_grad():
             self.num_batches_tracked += 1
@@ -92,11 +92,11 @@ class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 
 class BatchNorm1d(_GlobalBatchNorm, nn.BatchNorm1d):
-    """Of (B, C), or (B, C, length)."""
+    """Batch norm of values (B, C) or (B, C, length)."""
 
 
 class BatchNorm2d(_GlobalBatchNorm, nn.BatchNorm2d):
-    """Of (B, C, height, width)."""
+    """Batch norm of maps (B, C, height, width)."""
 
     def forward(self, values: Tensor) -> Tensor:
         assert values.shape[3] > 1 or values.shape[2] == 1, "a map of width 1 may get a wrong gradient: normalise a matrix (see above)"
@@ -104,7 +104,7 @@ class BatchNorm2d(_GlobalBatchNorm, nn.BatchNorm2d):
 
 
 class BatchNormAct2d(BatchNorm2d):
-    """timm's batch norm with dropout and activation behind it, ``drop`` and ``act``."""
+    """timm's batch norm that is followed by the dropout ``drop`` and the activation ``act``."""
 
     drop: nn.Module
     act: nn.Module
@@ -113,16 +113,16 @@ class BatchNormAct2d(BatchNorm2d):
         return self.act(self.drop(super().forward(values)))
 
 
-# by the class that is replaced
+# torch's or timm's class -> the class that replaces it
 OURS = {TimmBatchNormAct2d: BatchNormAct2d, nn.BatchNorm2d: BatchNorm2d, nn.BatchNorm1d: BatchNorm1d}
 
 
 def replace_batch_norms(module: nn.Module) -> None:
-    """Put those of this file, with the same weights and names, in place of torch's and timm's below ``module``."""
+    """Replace torch's and timm's batch norms inside ``module`` by those of this file, keeping weights and names."""
     for part in list(module.modules()):
         for name, child in part.named_children():
-            if (ours := OURS.get(type(child))) is not None:
-                setattr(part, name, _like(child, ours))
+            if (norm_class := OURS.get(type(child))) is not None:
+                setattr(part, name, _like(child, norm_class))
 
 
 def _like(norm: nn.modules.batchnorm._BatchNorm, ours: type[_GlobalBatchNorm]) -> _GlobalBatchNorm:
@@ -133,7 +133,7 @@ def _like(norm: nn.modules.batchnorm._BatchNorm, ours: type[_GlobalBatchNorm]) -
 
 
 def set_over_ranks(module: nn.Module, over_ranks: bool) -> None:
-    """Whose images the norms below ``module`` take the statistics of: all ranks', or (as nearly all public code) this rank's."""
+    """Let the norms inside ``module`` take their statistics over all ranks, or each rank its own, as nearly all public code does."""
     for part in module.modules():
         if isinstance(part, _GlobalBatchNorm):
             part.over_ranks = over_ranks
@@ -141,9 +141,10 @@ def set_over_ranks(module: nn.Module, over_ranks: bool) -> None:
 
 @contextmanager
 def frozen_statistics(module: nn.Module) -> Iterator[None]:
-    """Within, every norm of this file below ``module`` normalises by its batch in training and leaves its running statistics unchanged.
+    """Return a context in which the norms inside ``module`` leave their running statistics unchanged in training.
 
-    For passes over masked or altered images, whose statistics are not those of the images to predict.
+    They still normalise by the statistics of the batch. Meant for passes over masked or altered images, whose statistics differ from those
+    of the images to predict.
     """
     parts = [part for part in module.modules() if isinstance(part, _GlobalBatchNorm)]
     for part in parts:
@@ -156,9 +157,9 @@ def frozen_statistics(module: nn.Module) -> Iterator[None]:
 
 
 def _moments(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and biased variance of each channel over all ranks, with gradient, and the count of values behind them.
+    """Return the mean and biased variance of each channel over all ranks, with gradient, and the number of values in them.
 
-    Ranks exchange means and variances, not sums, so that no precision is lost where the mean is far from zero (Chan et al. 1983).
+    Ranks exchange means and variances instead of sums, so that no precision is lost if the mean is far from zero (Chan et al. 1983).
     """
     var_C, mean_C = torch.var_mean(values, _all_but_channels(values), correction=0)
     count = mean_C.new_full((1,), values.numel() // values.shape[1])
@@ -174,5 +175,5 @@ def _all_but_channels(values: Tensor) -> list[int]:
 
 
 def _channels(vector_C: Tensor, values: Tensor) -> Tensor:
-    """(C,) so that it broadcasts over values (B, C, ...)."""
+    """Reshape a vector (C,) so that it broadcasts over ``values`` (B, C, ...)."""
     return vector_C.view(1, -1, *[1] * (values.dim() - 2))

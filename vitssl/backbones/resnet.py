@@ -19,7 +19,7 @@ def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozens
 
 
 class ResNet(ConvNet):
-    """Of one to four stages; its batch norms are those of the global batch."""
+    """A bottleneck ResNet of one to four stages, with batch norms over the global batch."""
 
     def __init__(self, cfg: config.BackboneConfig):
         super().__init__()
@@ -38,24 +38,24 @@ class ResNet(ConvNet):
         self._init_convolutions()
         for part in self.modules():
             if isinstance(part, Bottleneck):
-                part.zero_init_last()  # as timm: every block begins as the identity (Goyal et al. 2017)
+                part.zero_init_last()  # as in timm, so that every block starts as the identity (Goyal et al. 2017)
 
     @property
     def stages(self) -> list[nn.Module]:
         return [self.get_submodule(f"layer{i + 1}") for i in range(len(self.depths))]
 
     def stem(self, images_BCHW: Tensor) -> Tensor:
-        """(B, embed_dim, H / 4, W / 4)."""
+        """Return the map after the stem, (B, embed_dim, H / 4, W / 4)."""
         return self.maxpool(self.act1(self.bn1(self.conv1(images_BCHW))))
 
     def layer_id(self, name: str) -> int:
-        """0 for the stem; blocks are counted through the stages."""
+        """Return 0 for the stem; blocks count from 1 through all stages."""
         block = re.match(r"layer(\d+)\.(\d+)\.", name)
         return sum(self.depths[: int(block[1]) - 1]) + int(block[2]) + 1 if block else 0
 
 
 def _stage(in_dim: int, dim: int, stride: int, drop_paths: list[float]) -> nn.Sequential:
-    """Blocks of inner width ``dim``; the first has the stride, and a projection as its shortcut."""
+    """Make a stage of blocks of inner width ``dim``. The first block has the stride, and a projection as its shortcut."""
     out_dim, blocks = Bottleneck.expansion * dim, []
     for i, rate in enumerate(drop_paths):
         downsample = None if i else downsample_conv(in_dim, out_dim, 1, stride, norm_layer=norms.BatchNorm2d)

@@ -1,6 +1,6 @@
-"""SL-ViT's two parts (Lee et al. 2021, "Vision Transformer for Small-Size Datasets"), which give a ViT a bias towards its neighbourhood.
+"""The two parts of SL-ViT (Lee et al. 2021, "Vision Transformer for Small-Size Datasets"), which give a ViT a locality bias.
 
-Shapes: E values of a token's patches.
+Shapes: E values in the patches of a token.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from torch import Tensor, nn
 
 
 def with_shifts(images_BCHW: Tensor, by_px: int) -> Tensor:
-    """(B, 5 * C, H, W): the images, then moved by ``by_px`` pixels down-right, down-left, up-right and up-left; zeros move in."""
+    """Stack images and their four diagonal shifts by ``by_px`` pixels along the channels, (B, 5 * C, H, W).
+
+    The shifts are down-right, down-left, up-right and up-left, padded with zeros.
+    """
     H, W = images_BCHW.shape[-2:]
     padded = F.pad(images_BCHW, (by_px,) * 4)
     moved = [padded[..., row : row + H, column : column + W] for row in (0, 2 * by_px) for column in (0, 2 * by_px)]
@@ -20,8 +23,10 @@ def with_shifts(images_BCHW: Tensor, by_px: int) -> Tensor:
 
 
 class ShiftedPatches(nn.Module):
-    """Shifted patch tokenization (section 3.1): a token sees its patch in the image and in the image's four diagonal shifts by half
-    a patch, and so half of each neighbour. LayerNorm, then a linear layer."""
+    """Shifted patch tokenization (section 3.1): a LayerNorm and a linear layer on patches of the image and of its diagonal shifts.
+
+    Each token sees its patch in the image and in the four diagonal shifts by half a patch, and with them half of each neighbour.
+    """
 
     def __init__(self, patch_size: int, dim: int):
         super().__init__()
@@ -36,9 +41,9 @@ class ShiftedPatches(nn.Module):
 
 
 class LocalAttention(Attention):
-    """Locality self-attention (section 3.2): no token attends to itself, and every head learns its temperature.
+    """Locality self-attention (section 3.2), in which no token attends to itself and every head learns its temperature.
 
-    ``scale`` holds the inverse temperatures, as in the authors' code; they start at timm's constant, head_dim ** -0.5.
+    ``scale`` holds the inverse temperatures, as in the authors' code. They start at timm's constant, head_dim ** -0.5.
     """
 
     def __init__(self, dim: int, num_heads: int, **options: object):

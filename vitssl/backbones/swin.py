@@ -1,6 +1,6 @@
 """The Swin Transformer, on timm's modules and with timm's parameter names.
 
-Shapes: w windows of a map, N tokens of a window or of a map, L rows of a table of relative positions.
+Shapes: w windows of a map, A heads, N tokens of a window or of a map, L rows of a table of relative positions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from vitssl import config
 from vitssl.backbones import layers
 from vitssl.backbones.base import Backbone, Embedded, Features
 
-WINDOW = 7  # tokens
+WINDOW = 7  # tokens per side of a window
 
 
 def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozenset()) -> Swin:
@@ -27,7 +27,7 @@ def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozens
 
 
 class WindowAttention(timm_swin.WindowAttention):
-    """timm's, with or without relative positions, and also for a map that is smaller than a window, without padding."""
+    """timm's window attention, with optional relative positions, which takes maps smaller than a window without padding them."""
 
     def __init__(self, dim: int, num_heads: int, window: tuple[int, int], qkv_bias: bool, relative_positions: bool):
         super().__init__(dim, num_heads, window_size=window, qkv_bias=qkv_bias)
@@ -35,22 +35,22 @@ class WindowAttention(timm_swin.WindowAttention):
             self.relative_position_bias_table = None
 
     def forward(self, tokens_BwND: Tensor, mask: Tensor | None = None, grid: tuple[int, int] | None = None) -> Tensor:
-        """Attention within windows.
+        """Apply attention within windows.
 
         Args:
             tokens_BwND: (B * w, N, D), the windows of an image one after the other.
-            mask: (w, N, N), added to the logits; None: w is 1 here.
-            grid: rows and columns of the N tokens, where they may be fewer than a window's.
+            mask: (w, N, N), added to the logits; with None, all windows share one bias, as if w were 1.
+            grid: rows and columns of the N tokens, if they may be fewer than those of a window.
         """
         bias_wANN = self._bias(grid or self.window_size)[None]
         if mask is not None:
             bias_wANN = bias_wANN + mask[:, None]
         w, N = len(bias_wANN), tokens_BwND.shape[1]
-        # windows of different masks beside heads: the bias is the same for all images, and is not copied for each
+        # the axes of windows and heads are joined, so that all images share one bias instead of a copy for each
         qkv = self.qkv(tokens_BwND).view(-1, w, N, 3, self.num_heads, tokens_BwND.shape[2] // self.num_heads)
         q, k, v = qkv.permute(3, 0, 1, 4, 2, 5).flatten(2, 3)
         bias = bias_wANN.flatten(0, 1)
-        # a CPU has no fused gradient of the bias, and torch's stand-in is slower than what follows
+        # CPUs have no fused kernel for the gradient of the bias, and torch's fallback is slower than the code below
         if self.fused_attn and not (bias.is_cpu and bias.requires_grad):
             out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias[None])
         else:
@@ -58,7 +58,7 @@ class WindowAttention(timm_swin.WindowAttention):
         return self.proj(out.unflatten(1, (w, -1)).transpose(2, 3).reshape(tokens_BwND.shape))
 
     def _bias(self, grid: tuple[int, int]) -> Tensor:
-        """The relative position bias (A, N, N) of the tokens of a grid that is no larger than a window."""
+        """Return the relative position bias (A, N, N) for a grid that is no larger than a window."""
         rows, columns = grid
         if self.relative_position_bias_table is None:
             return self.qkv.weight.new_zeros(1, 1, 1).expand(self.num_heads, rows * columns, rows * columns)
@@ -67,9 +67,9 @@ class WindowAttention(timm_swin.WindowAttention):
 
 
 class Block(timm_swin.SwinTransformerBlock):
-    """timm's, for maps of any size. A map no larger than a window is one unshifted window; others are padded to whole windows.
+    """timm's Swin block, for maps of any size. A map no larger than a window is one unshifted window; others are padded to whole windows.
 
-    On a map of any size the result equals that of timm's block built for that size with the same window.
+    For every size, the result equals that of timm's block built for that size with the same window.
     """
 
     def __init__(
@@ -81,10 +81,10 @@ class Block(timm_swin.SwinTransformerBlock):
             dim, grid, num_heads, window_size=window, shift_size=shift, mlp_ratio=mlp_ratio, qkv_bias=qkv_bias, drop_path=drop_path
         )
         self.attn = WindowAttention(dim, num_heads, self.window_size, qkv_bias, relative_positions)
-        self.dynamic_mask = True  # from here on timm asks `get_attn_mask` in every pass
+        self.dynamic_mask = True  # makes timm call `get_attn_mask` in every pass
 
     def get_attn_mask(self, x: Tensor | None = None, device: torch.device | None = None, dtype: torch.dtype | None = None) -> Tensor | None:
-        """timm's mask of a padded, shifted map (w, N, N); the one for the size that the block was built for is stored."""
+        """Return timm's attention mask (w, N, N) for a padded, shifted map; for the size that the block was built for, the stored one."""
         rows, columns = (-(-side // window) * window for side, window in zip(self.input_resolution, self.window_size, strict=True))
         if x is not None and x.shape[1:3] == (rows, columns):
             return self.attn_mask
@@ -98,7 +98,7 @@ class Block(timm_swin.SwinTransformerBlock):
 
 
 class Stage(nn.Module):
-    """Patch merging, where it is not the first, and blocks, of which every second one shifts its windows."""
+    """A stage of blocks, every second of which shifts its windows; every stage but the first begins with patch merging."""
 
     def __init__(self, cfg: config.BackboneConfig, index: int, grid: tuple[int, int], drop_paths: list[float]):
         super().__init__()
@@ -118,9 +118,10 @@ class Stage(nn.Module):
 
 
 class Swin(Backbone):
-    """Liu et al. 2021, of one to four stages. An intermediate place is a stage: the output of its blocks, before the merging that follows.
+    """The Swin Transformer (Liu et al. 2021) with one to four stages.
 
-    A window larger than a map (of images of ``size_px``) shrinks to that map, with its table of relative positions, as in timm.
+    Each stage is an intermediate layer: the output of its blocks, before the next stage's patch merging. If a window is larger than a
+    stage's map at images of ``size_px``, it shrinks to the map, together with its table of relative positions, as in timm.
     """
 
     num_prefix_tokens = 0
@@ -145,7 +146,7 @@ class Swin(Backbone):
             trunc_normal_(self.mask_token, std=0.02)
 
     def embed(self, images_BCHW: Tensor) -> Embedded:
-        """The map of patch embeddings (B, H, W, D) of the first stage."""
+        """Return the map of patch embeddings (B, H, W, D) that the first stage gets."""
         return Embedded(self.patch_embed(images_BCHW), self.grid_of(images_BCHW))
 
     def forward(
@@ -166,33 +167,36 @@ class Swin(Backbone):
         return Features.split(self.norm(tokens_BHWD.flatten(1, 2)), 0, 0, grid, intermediates=intermediates)
 
     def layer_id(self, name: str) -> int:
-        """0 for patch embedding and mask token; blocks are counted through the stages; as in timm, a patch merging counts
-        with the block after it; as in MAE's code, the final norm with the heads."""
+        """Return 0 for the patch embedding and mask token; blocks count from 1 through all stages.
+
+        Patch merging counts with the block after it, as in timm, and the final norm with the heads, as in MAE's code.
+        """
         match = re.match(r"layers\.(\d+)\.(?:blocks\.(\d+)|downsample)\.", name)
         if match:
             return sum(self.depths[: int(match[1])]) + int(match[2] or 0) + 1
         return self.num_layers + 1 if name.startswith("norm.") else 0
 
     def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """Tables of relative positions are resized to this model's windows; the names of Swin's authors become timm's.
+        """Resize tables of relative positions to this model's windows, and replace the names of the authors' files by timm's.
 
-        Theirs count a patch merging with the stage before it, and hold index and mask buffers.
+        In the authors' files, patch merging belongs to the stage before it, and there are also index and mask buffers.
         """
-        merging = re.compile(rf"{re.escape(prefix)}layers\.(\d{{1,4}})\.downsample\.")  # Python refuses a number of 5,000
-        authors = f"{prefix}layers.0.downsample.norm.weight" in state
-        ours, converted = {f"{prefix}{name}": value for name, value in self.state_dict().items()}, {}
+        # at most four digits, since Python refuses to convert a number of 5,000
+        merging = re.compile(rf"{re.escape(prefix)}layers\.(\d{{1,4}})\.downsample\.")
+        from_authors = f"{prefix}layers.0.downsample.norm.weight" in state
+        current, converted = {f"{prefix}{name}": value for name, value in self.state_dict().items()}, {}
         for name, value in state.items():
             if name.startswith(prefix) and name.endswith(("relative_position_index", "attn_mask")):
                 continue
-            if authors:
+            if from_authors:
                 name = merging.sub(lambda match: f"{prefix}layers.{int(match[1]) + 1}.downsample.", name)
-            if name.endswith("relative_position_bias_table") and name in ours:
-                value = resize_table(value, len(ours[name]), self.antialias)
+            if name.endswith("relative_position_bias_table") and name in current:
+                value = resize_table(value, len(current[name]), self.antialias)
             converted[name] = value
         return converted
 
 
 def resize_table(table_LA: Tensor, length: int, antialias: bool) -> Tensor:
-    """A square table of relative positions, (L, A), for windows of another size, by bicubic interpolation."""
+    """Resize a square table of relative positions (L, A) to ``length`` rows, by bicubic interpolation."""
     old, new = (math.isqrt(n) for n in (len(table_LA), length))
     return layers.resize_positions(table_LA, (old, old), (new, new), antialias)

@@ -1,6 +1,6 @@
 """T2T-ViT, the tokens-to-token vision transformer (Yuan et al. 2021), with performers (Choromanski et al. 2021) in its tokenizer.
 
-Shapes: E values of an unfolded token, m random features.
+Shapes: E values in an unfolded token, m random features.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from vitssl import config
 from vitssl.backbones import layers
 from vitssl.backbones.base import Embedded, Features, IsotropicTransformer
 
-TOKEN_DIM = 64  # of the token transformers, in all sizes
+TOKEN_DIM = 64  # width of the token transformers, in all sizes
 
 
 def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozenset()) -> T2T:
@@ -25,22 +25,25 @@ def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozens
 
 
 def sinusoid_positions(count: int, dim: int, device: torch.device | None = None) -> Tensor:
-    """Fixed 1-D positions (count, dim) of Vaswani et al. 2017: sines at even places, cosines at odd, wavelengths 2 pi to 20000 pi."""
+    """Return the fixed 1-D position embeddings (count, dim) of Vaswani et al. 2017.
+
+    Sines have even indices and cosines odd ones, with wavelengths from 2 pi to 20000 pi.
+    """
     position_N1 = torch.arange(count, dtype=torch.float64, device=device)[:, None]
     angles = position_N1 * 10000.0 ** -(torch.arange(0, dim, 2, dtype=torch.float64, device=device) / dim)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)[:, :dim].float()
 
 
 def soft_split(map_BCHW: Tensor, kernel: int, stride: int, padding: int) -> Tensor:
-    """Overlapping windows as tokens (B, N, C * kernel * kernel)."""
+    """Unfold overlapping windows of a map into tokens (B, N, C * kernel * kernel)."""
     return F.unfold(map_BCHW, kernel, padding=padding, stride=stride).transpose(1, 2)
 
 
 class TokenPerformer(nn.Module):
-    """One head of linear attention by positive orthogonal random features, and an MLP; (B, N, E) to (B, N, TOKEN_DIM).
+    """Linear attention of one head by positive orthogonal random features, and an MLP; it maps (B, N, E) to (B, N, TOKEN_DIM).
 
-    As in the released code: the values are the skip connection, since the input is wider; queries and keys are not scaled;
-    half as many features m as dimensions; fixed directions of length sqrt(m), a buffer as they are not trained.
+    As in the released code, the values are the skip connection, since the input is wider, and queries and keys are not scaled. There are
+    half as many features m as dimensions. Their fixed directions have length sqrt(m), and are a buffer because they are not trained.
     """
 
     def __init__(self, in_dim: int, dropout: float = 0.1):
@@ -63,18 +66,21 @@ class TokenPerformer(nn.Module):
         return tokens + self.mlp(self.norm2(tokens))
 
     def attend(self, q_BND: Tensor, k_BND: Tensor, v_BND: Tensor, eps: float = 1e-8) -> Tensor:
-        """Values averaged with weights phi(q) . phi(k), which approximate exp(q . k): Choromanski et al.'s Eq. 4, in O(N)."""
+        """Average the values with weights phi(q) . phi(k), which approximate exp(q . k), in O(N): Eq. 4 of Choromanski et al."""
         q_BNm, k_BNm = self.features(q_BND), self.features(k_BND)
         total_BN1 = q_BNm @ k_BNm.sum(1)[..., None]
         return q_BNm @ (k_BNm.transpose(1, 2) @ v_BND) / (total_BN1 + eps)
 
     def features(self, x_BND: Tensor) -> Tensor:
-        """phi(x) = exp(w x - |x|^2 / 2) / sqrt(m), (B, N, m): their Lemma 1."""
+        """Return the random features phi(x) = exp(w x - |x|^2 / 2) / sqrt(m), (B, N, m): Lemma 1 of Choromanski et al."""
         return torch.exp(F.linear(x_BND, self.w) - x_BND.square().sum(-1, keepdim=True) / 2) / math.sqrt(len(self.w))
 
 
 class TokensToToken(nn.Module):
-    """Images to one token per 16 pixels: soft splits of strides 4, 2, 2 with a performer after the first two (section 3.1)."""
+    """The tokenizer, from images to one token per 16 x 16 pixels (section 3.1).
+
+    It consists of soft splits of strides 4, 2 and 2, with a performer after each of the first two.
+    """
 
     def __init__(self, dim: int):
         super().__init__()
@@ -88,12 +94,12 @@ class TokensToToken(nn.Module):
         return self.project(self._split(tokens, (2 * grid[0], 2 * grid[1])))
 
     def _split(self, tokens_BND: Tensor, grid: tuple[int, int]) -> Tensor:
-        """The tokens of ``grid`` as those of one with half the rows and columns."""
+        """Unfold the tokens of ``grid`` into those of a grid with half the rows and columns."""
         return soft_split(tokens_BND.transpose(1, 2).unflatten(2, grid), 3, stride=2, padding=1)
 
 
 class Scale(nn.Module):
-    """Times a constant; has no parameters."""
+    """Multiplication by a constant, without parameters."""
 
     def __init__(self, factor: float):
         super().__init__()
@@ -104,12 +110,12 @@ class Scale(nn.Module):
 
 
 class T2T(IsotropicTransformer):
-    """T2T-ViT with performer token transformers; parameter names are those of the authors' released files.
+    """T2T-ViT with performers as token transformers and the parameter names of the authors' released files.
 
     ``attention_scale: embed_dim`` divides logits by the root of the whole width, as the released weights need.
 
-    Position n of the raster order has row n + 1 of the transformer's fixed table (row 0 is the cls token's) at any image size,
-    which is what the released code builds for that size; so nothing is resized.
+    At every image size, position n in raster order gets row n + 1 of the fixed table of position embeddings, and the cls token gets row 0.
+    The released code builds the same table for each size, so nothing needs to be resized.
     """
 
     def __init__(self, cfg: config.BackboneConfig):
@@ -121,17 +127,17 @@ class T2T(IsotropicTransformer):
         self.cls_token = nn.Parameter(trunc_normal_(torch.zeros(1, 1, self.embed_dim), std=0.02))
         self.blocks = layers.make_blocks(
             self.embed_dim, self.num_layers, size.num_heads, size.mlp_ratio, size.qkv_bias, cfg.drop_path,
-            norm_eps=1e-5,  # the released code's, torch's default
+            norm_eps=1e-5,  # as in the released code: torch's default
         )  # fmt: skip
         self.attention_scale = cfg.attention_scale
         if self.attention_scale == "embed_dim":
             for block in self.blocks:
-                block.attn.q_norm = Scale(size.num_heads**-0.5)  # besides timm's head_dim**-0.5
+                block.attn.q_norm = Scale(size.num_heads**-0.5)  # in addition to timm's head_dim**-0.5
         self.norm = nn.LayerNorm(self.embed_dim)
         layers.init_linear(self, "trunc_normal")
 
     def embed(self, images_BCHW: Tensor) -> Embedded:
-        """Tokens with their positions."""
+        """Return the tokens with their position embeddings added."""
         grid = self.grid_of(images_BCHW)
         positions = sinusoid_positions(1 + grid[0] * grid[1], self.embed_dim, images_BCHW.device)
         return Embedded(self.tokens_to_token(images_BCHW, grid) + positions[1:], grid)
@@ -139,17 +145,20 @@ class T2T(IsotropicTransformer):
     def forward(
         self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, out_indices: tuple[int, ...] = ()
     ) -> Features:
-        """No passes on part of the tokens: overlapping windows carry hidden pixels into their neighbours."""
+        """Run the blocks and the final norm on all tokens.
+
+        Hiding some of them is not supported, since overlapping windows carry hidden pixels into neighbouring tokens.
+        """
         assert keep_BM is None and mask_BN is None, "config refuses objectives that need keep or mask"
         tokens, grid = embedded
         cls = (self.cls_token + sinusoid_positions(1, self.embed_dim, tokens.device)).expand(len(tokens), -1, -1)
         return self._transform(Features(cls, tokens, tokens[:, :0], grid), out_indices)
 
     def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """Drops the position table of the authors' files, by which they are recognised, if it is the fixed one.
+        """Drop the fixed position table, by which the authors' files are recognised; any other table stays.
 
         Raises:
-            ConfigError: they were trained with another scale of the attention than this model has.
+            ConfigError: these are the authors' weights, which were trained with another attention scale than this model's.
         """
         state = super().convert_state_dict(state, prefix)
         name = f"{prefix}pos_embed"

@@ -1,5 +1,6 @@
-"""Any network of timm that ends in a map or in a grid of tokens: convolutional networks, and transformers of kinds that are not written
-here. Its features are what timm gives without pooling and classifier; they are the only place whose features can be requested.
+"""Any timm network that ends in a map or a grid of tokens: convolutional networks, and transformers that have no file here.
+
+The features are timm's output without pooling and classifier. They are also the only intermediate layer.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozens
 
 
 class TimmNetwork(Backbone):
-    """timm's network as ``network``, whose batch norms are those of the global batch.
+    """A backbone that wraps timm's network as ``network`` and gives it batch norms over the global batch.
 
     Raises:
-        ConfigError: timm has no such network, or its output is no grid of one token per ``patch_size`` pixels.
+        ConfigError: timm has no such network, or its output is not a grid with one token per ``patch_size`` pixels.
     """
 
     def __init__(self, cfg: config.BackboneConfig, size_px: int):
@@ -47,18 +48,22 @@ class TimmNetwork(Backbone):
         self.embed_dim = output.shape[1 if output.dim() == 4 and not self._channels_last else -1]
         self.strides, self.widths, self.norm = (config.stride_px(cfg),), (self.embed_dim,), nn.Identity()
         _check_grid(cfg, size_px, self.features(output, self.grid(size_px)))
-        # what some networks keep of their parameters in evaluation mode, where a teacher is while its parameters move
+        # in evaluation mode some networks cache values computed from parameters, but a teacher's parameters change in this mode
         self._caching = tuple(part for part in self.network.modules() if hasattr(part, "attention_bias_cache"))
         self._layer_ids = _layer_ids(self.network)
 
     @cached_property
     def num_layers(self) -> int:
-        """Below the head, which parts of it that stay here, such as ConvNeXt's last norm, belong to."""
+        """The number of timm's layers before the head. Parts of the head that are kept, such as ConvNeXt's last norm, count as head."""
         with torch.device("meta"):
             return max(_layer_ids(timm.create_model(self._name, num_classes=1)).values(), default=1) - 1
 
     def embed(self, images_BCHW: Tensor) -> Embedded:
-        """Nothing is shared between passes."""
+        """Return the images unchanged, since passes share no computation.
+
+        Raises:
+            ConfigError: the network takes images of one size only, and these have another.
+        """
         if self._only_px not in (None, images_BCHW.shape[-1]):
             reason = f"{self._name} takes images of {self._only_px} px alone, and a view has {images_BCHW.shape[-1]} px"
             raise ConfigError(f"{reason}; give data.views the same sizes, or take a network for any size", FIELD)
@@ -70,66 +75,73 @@ class TimmNetwork(Backbone):
         assert keep_BM is None and mask_BN is None, "config lets no objective hide tokens of a network of timm"
         for part in self._caching:
             part.attention_bias_cache = {}
-        last = self.features(self.network(embedded.tokens), embedded.grid)
-        if last.grid != embedded.grid:
-            raise ConfigError(f"{self._name} has {last.grid} tokens of an image in which {embedded.grid} are expected", FIELD)
-        return last.holding(last.sequence(), intermediates=dict.fromkeys(out_indices, last))
+        features = self.features(self.network(embedded.tokens), embedded.grid)
+        if features.grid != embedded.grid:
+            raise ConfigError(f"{self._name} has {features.grid} tokens of an image in which {embedded.grid} are expected", FIELD)
+        return features.holding(features.sequence(), intermediates=dict.fromkeys(out_indices, features))
 
     def features(self, output: Tensor, grid: tuple[int, ...]) -> Features:
-        """What timm's network gives."""
+        """Make features of the ``output`` of timm's network, a map or tokens."""
         if output.dim() == 4:
             return Features.of_map(output.permute(0, 3, 1, 2) if self._channels_last else output)
         return Features.split(output, self.num_prefix_tokens, 0, grid)
 
     def layer_id(self, name: str) -> int:
-        """timm's groups of layers; heads come after the last."""
+        """Return the number of timm's layer group that the parameter belongs to; heads come after the last group.
+
+        Raises:
+            ConfigError: timm does not group this network's layers.
+        """
         if not self._layer_ids:
             raise ConfigError("timm does not tell this network's layers apart; set it to 1", "optim.layer_decay")
         return self._layer_ids[name.removeprefix("network.")]
 
     def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """Weights under timm's names, fitted as timm does (positions to another image size, for example), without what comes after the
-        features."""
-        others = {name: value for name, value in state.items() if not name.startswith(prefix)}
-        own = {name.removeprefix(prefix).removeprefix("network."): value for name, value in state.items() if name.startswith(prefix)}
-        ours = self.network.state_dict()
+        """Fit weights with timm's names as timm does, for example positions to another image size, and drop the pooling and classifier.
+
+        Raises:
+            ConfigError: timm cannot fit them, as they belong to another network.
+        """
+        rest = {name: value for name, value in state.items() if not name.startswith(prefix)}
+        weights = {name.removeprefix(prefix).removeprefix("network."): value for name, value in state.items() if name.startswith(prefix)}
+        expected = self.network.state_dict()
         fit = getattr(sys.modules[type(self.network).__module__], "checkpoint_filter_fn", None)
-        if fit is not None and any(name not in own or own[name].shape != value.shape for name, value in ours.items()):
+        if fit is not None and any(name not in weights or weights[name].shape != value.shape for name, value in expected.items()):
             try:
-                own = fit(own, self.network)
-            except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:  # in files of other networks
+                weights = fit(weights, self.network)
+            except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:  # for files of other networks
                 reason = f"timm cannot fit these weights to {self._name} ({type(error).__name__}: {error}); name a file of that network"
                 raise ConfigError(reason, "init_from") from None
         with torch.device("meta"):
-            ends = timm.create_model(self._name).state_dict().keys() - ours.keys()  # of its pooling and its classifier
-        return others | {f"{prefix}network.{name}": value for name, value in own.items() if name not in ends}
+            tail_names = timm.create_model(self._name).state_dict().keys() - expected.keys()  # parameters of pooling and classifier
+        return rest | {f"{prefix}network.{name}": value for name, value in weights.items() if name not in tail_names}
 
 
 def _layer_ids(network: nn.Module) -> dict[str, int]:
-    """Of each parameter by its name; empty where timm does not tell layers apart."""
+    """Return the layer id of each parameter by name; empty if timm does not group the network's layers."""
     matcher = network.group_matcher(coarse=False) if hasattr(network, "group_matcher") else None
     return {} if matcher is None else group_parameters(network, matcher, reverse=True)
 
 
 def arguments(cfg: config.BackboneConfig, size_px: int) -> dict[str, Any]:
-    """What ``timm.create_model`` gets besides the name."""
-    of_size = {"img_size": size_px} if _is_of_one_size(cfg) else {}
-    return {"num_classes": 0, "global_pool": "", **of_size, **({"drop_path_rate": cfg.drop_path} if cfg.drop_path else {})}
+    """Return the keyword arguments of ``timm.create_model``."""
+    size_options = {"img_size": size_px} if _is_of_one_size(cfg) else {}
+    return {"num_classes": 0, "global_pool": "", **size_options, **({"drop_path_rate": cfg.drop_path} if cfg.drop_path else {})}
 
 
 def create(cfg: config.BackboneConfig, size_px: int) -> nn.Module:
-    """timm's network without pooling and classifier, with weights that are drawn as timm draws them.
+    """Create timm's network without pooling and classifier, initialised as timm does.
 
     Raises:
-        ConfigError: timm has none of this name, or cannot make it so.
+        ConfigError: timm has no network of this name, or cannot create it with the given config.
     """
     name = cfg.timm_model or ""
     if "." in name:
-        bare = name.partition(".")[0]
-        raise ConfigError(f"{name} names weights too; write timm_model: {bare}, and init_from: timm:{name}", FIELD)
-    if name not in timm.list_models():  # which leaves out names that timm has given up
-        if near := closest(name, timm.list_models()):
-            raise unknown(name, [], FIELD, also=near)
+        architecture = name.partition(".")[0]
+        raise ConfigError(f"{name} names weights too; write timm_model: {architecture}, and init_from: timm:{name}", FIELD)
+    if name not in timm.list_models():  # does not list deprecated names
+        if suggestions := closest(name, timm.list_models()):
+            raise unknown(name, [], FIELD, also=suggestions)
         raise ConfigError(f"{name!r} is not known (timm.list_models() lists the names)", FIELD)
     with _refusals(cfg, size_px):
         network = timm.create_model(name, **arguments(cfg, size_px))
@@ -138,7 +150,11 @@ def create(cfg: config.BackboneConfig, size_px: int) -> nn.Module:
 
 
 def _leave_dropout_to_the_run(network: nn.Module, drop_path: float) -> None:
-    """A Run's backbone has no dropout, and stochastic depth where it says so; not all networks take a rate, and some have their own."""
+    """Switch off dropout, and also stochastic depth if ``drop_path`` is 0.
+
+    A Run's backbone has no dropout, and stochastic depth only if the Run asks for it, but some of timm's networks have rates of their own,
+    and not all accept them as an argument.
+    """
     if hasattr(network, "drop_rate"):
         network.drop_rate = 0.0
     for part in network.modules():
@@ -149,32 +165,32 @@ def _leave_dropout_to_the_run(network: nn.Module, drop_path: float) -> None:
 
 
 def _is_of_one_size(cfg: config.BackboneConfig) -> bool:
-    """Is the network made for images of one size?"""
+    """Whether the network takes images of one size only."""
     pretrained = timm.get_pretrained_cfg(cfg.timm_model)
     return pretrained is not None and pretrained.fixed_input_size
 
 
 @contextmanager
 def _refusals(cfg: config.BackboneConfig, size_px: int) -> Iterator[None]:
-    """Within, timm's code refuses in its own words, and in many ways."""
+    """Return a context that turns the various errors of timm's code into a ConfigError."""
     try:
         yield
     except (AssertionError, AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        reason = f"timm refuses {cfg.timm_model} with {arguments(cfg, size_px)} for images of {size_px} px ({said})"
+        message = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = f"timm refuses {cfg.timm_model} with {arguments(cfg, size_px)} for images of {size_px} px ({message})"
         raise ConfigError(reason, FIELD) from None
 
 
 def _output(cfg: config.BackboneConfig, size_px: int) -> Tensor:
-    """The output for one image, of which there are shapes alone.
+    """Return the network's output for one image, on the meta device, so that only its shape is known.
 
     Raises:
-        ConfigError: it is neither a map nor tokens.
+        ConfigError: the output is neither a map nor tokens.
     """
     with torch.device("meta"), torch.no_grad():
-        twin, image = create(cfg, size_px).eval(), torch.zeros(1, 3, size_px, size_px)
+        network, image = create(cfg, size_px).eval(), torch.zeros(1, 3, size_px, size_px)
         with _refusals(cfg, size_px):
-            output = twin(image)
+            output = network(image)
     if not isinstance(output, Tensor) or output.dim() not in (3, 4) or (output.dim() == 3 and output.shape[1] == 1):
         raise ConfigError(f"{cfg.timm_model} ends neither in a map nor in tokens", FIELD)
     return output
@@ -187,5 +203,5 @@ def _check_grid(cfg: config.BackboneConfig, size_px: int, features: Features) ->
     side = round(N**0.5)
     if side * side != N or size_px % side:
         raise ConfigError(f"{cfg.timm_model} has {N} tokens of an image of {size_px} px, which are no even grid", FIELD)
-    what = f"{cfg.timm_model} has {side} x {side} tokens of an image of {size_px} px"
-    raise ConfigError(f"{what}, not one per {config.stride_px(cfg)} px; set patch_size: {size_px // side}", "backbone.patch_size")
+    found = f"{cfg.timm_model} has {side} x {side} tokens of an image of {size_px} px"
+    raise ConfigError(f"{found}, not one per {config.stride_px(cfg)} px; set patch_size: {size_px // side}", "backbone.patch_size")

@@ -22,11 +22,11 @@ def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozens
 
 
 class ViT(IsotropicTransformer):
-    """Dosovitskiy et al. 2021 in DeiT's sizes; any square image and patch size, learned or fixed sine-cosine positions.
+    """The ViT of Dosovitskiy et al. 2021 in DeiT's sizes, for any square image and patch size.
 
-    With fixed positions ``pos_embed`` is a buffer, as it is not trained; the prefix tokens' are zero. With ``reg_tokens`` there are more
-    prefix tokens than the class token, with positions, as timm's of that name (registers: Darcet et al. 2024; SiT has one). With
-    ``tokenizer: shifted`` and ``attention: local`` it is SL-ViT (Lee et al. 2021).
+    Position embeddings are learned or fixed sine-cosine. Fixed ones are a buffer ``pos_embed``, as they are not trained, and zero for
+    prefix tokens. With ``reg_tokens`` there are further prefix tokens with position embeddings, like timm's ``reg_tokens`` (registers:
+    Darcet et al. 2024; SiT has one). With ``tokenizer: shifted`` and ``attention: local`` the network is SL-ViT (Lee et al. 2021).
     """
 
     def __init__(self, cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozenset()):
@@ -60,18 +60,18 @@ class ViT(IsotropicTransformer):
     def _init(self, how: str, cls_token_std: float | None) -> None:
         layers.init_linear(self, how)
         layers.init_patch_projection(self.patch_embed.proj, how)
-        # timm starts the cls token at almost zero, MAE at N(0, 0.02)
-        usual_std = 1e-6 if how == "trunc_normal" else 0.02
-        nn.init.normal_(self.cls_token, std=usual_std if cls_token_std is None else cls_token_std)
+        # timm initialises the cls token with almost zero, MAE with N(0, 0.02)
+        default_std = 1e-6 if how == "trunc_normal" else 0.02
+        nn.init.normal_(self.cls_token, std=default_std if cls_token_std is None else cls_token_std)
         if self.reg_token is not None:
-            nn.init.normal_(self.reg_token, std=usual_std if cls_token_std is None else cls_token_std)
+            nn.init.normal_(self.reg_token, std=default_std if cls_token_std is None else cls_token_std)
         if isinstance(self.pos_embed, nn.Parameter):
             trunc_normal_(self.pos_embed, std=0.02)
         if self.mask_token is not None:
             trunc_normal_(self.mask_token, std=0.02)
 
     def embed(self, images_BCHW: Tensor) -> Embedded:
-        """Patch tokens with their positions."""
+        """Return the patch tokens with their position embeddings added."""
         grid = self.grid_of(images_BCHW)
         return Embedded(self.patch_embed(images_BCHW) + self._positions(grid), grid)
 
@@ -92,31 +92,32 @@ class ViT(IsotropicTransformer):
         return self._transform(Features(prefix_BPD, tokens, tokens[:, :0], grid), out_indices)
 
     def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-        """Learned positions are resized to this grid; fixed ones are replaced by this model's. Where prefix tokens had none (DeiT III,
-        DINOv2 with registers) they are 0.
+        """Resize learned position embeddings to this model's grid, or replace fixed ones by this model's.
+
+        If the weights have no position embeddings for prefix tokens (DeiT III, DINOv2 with registers), these become 0.
 
         Raises:
-            ConfigError: the weights were trained with learned positions, and this model has fixed ones; or with LayerScale.
+            ConfigError: the weights were trained with learned positions or with LayerScale, which this model does not have.
         """
         state = super().convert_state_dict(state, prefix)
         if f"{prefix}blocks.0.ls1.gamma" in state and not hasattr(self.blocks[0].ls1, "gamma"):
             raise config.ConfigError("null, but the weights to start from have LayerScale; set 1e-5", "backbone.layer_scale")
         name = f"{prefix}pos_embed"
-        theirs = state.get(name)
-        if theirs is None or theirs.shape[-1] != self.embed_dim:
+        loaded = state.get(name)
+        if loaded is None or loaded.shape[-1] != self.embed_dim:
             return state
         P = self.num_prefix_tokens
-        if not layers.is_square(theirs.shape[1] - P) and layers.is_square(theirs.shape[1]):
-            theirs = F.pad(theirs, (0, 0, P, 0))
-            state = {**state, name: theirs}
-        if not layers.is_square(theirs.shape[1] - P):
-            return state  # of another number of prefix tokens
-        side = math.isqrt(theirs.shape[1] - P)
+        if not layers.is_square(loaded.shape[1] - P) and layers.is_square(loaded.shape[1]):
+            loaded = F.pad(loaded, (0, 0, P, 0))
+            state = {**state, name: loaded}
+        if not layers.is_square(loaded.shape[1] - P):
+            return state  # the weights have another number of prefix tokens
+        side = math.isqrt(loaded.shape[1] - P)
         if not isinstance(self.pos_embed, nn.Parameter):
-            if not torch.allclose(theirs[0, P:].float(), layers.sincos_positions((side, side), self.embed_dim), atol=1e-3):
+            if not torch.allclose(loaded[0, P:].float(), layers.sincos_positions((side, side), self.embed_dim), atol=1e-3):
                 raise config.ConfigError("sincos, but the weights to start from have learned positions; set learned", "backbone.positions")
             return {**state, name: self.pos_embed}
-        if theirs.shape == self.pos_embed.shape:
+        if loaded.shape == self.pos_embed.shape:
             return state
-        patches = layers.resize_positions(theirs[0, P:], (side, side), self.base_grid, self.antialias)
-        return {**state, name: torch.cat([theirs[0, :P], patches])[None]}
+        patches = layers.resize_positions(loaded[0, P:], (side, side), self.base_grid, self.antialias)
+        return {**state, name: torch.cat([loaded[0, :P], patches])[None]}

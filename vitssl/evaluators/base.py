@@ -1,4 +1,4 @@
-"""What an evaluator gets, and what it gives.
+"""The base class of evaluators, the subject that they evaluate, and their results.
 
 Shapes: N images of a split.
 """
@@ -26,18 +26,18 @@ from vitssl.data.loading.subset import Split, check_evaluator, evaluated
 from vitssl.model import Model
 from vitssl.views import EvalView
 
-EVALUATED_AT_ONCE = 128  # images of a rank
-WITHOUT_GRADIENTS = 4  # times as many images as a step of training holds take less memory than that
+EVALUATED_AT_ONCE = 128  # most images of a rank in one forward pass
+WITHOUT_GRADIENTS = 4  # without gradients, this many times the images of a training step still take less memory
 
 
 @dataclass
 class Result:
-    """An evaluator's results.
+    """The results of an evaluator.
 
     Attributes:
         metrics: by name; shares in percent.
-        arrays: of all images, in the order of the index, for figures and tables: labels, predicted (int64), confidence (float32),
-            top5 (bool: is the label among the first five?), loss, auc (float32: what each image adds to the mean).
+        arrays: values of all images, in the order of the index, for figures and tables: labels, predicted (int64), confidence (float32),
+            top5 (bool: whether the label is among the first five), loss, auc (float32: the image's contribution to the mean).
     """
 
     metrics: dict[str, float]
@@ -45,22 +45,26 @@ class Result:
 
 
 class Evaluator:
-    """Made from its config."""
+    """Base class of evaluators, constructed from their config."""
 
     def __init__(self, cfg: EvalConfig):
         self.cfg = cfg
 
     def run(self, subject: Subject, complete: bool) -> Result:
-        """Evaluate the subject's present weights.
+        """Evaluate the subject's current weights.
+
+        Args:
+            subject: the network and its data.
+            complete: also compute the metrics that need all predictions at once.
 
         Raises:
-            ConfigError: the split is not there, or nothing of it has a label.
+            ConfigError: the split does not exist, or none of its images has a label.
         """
         raise NotImplementedError
 
 
 def at_once(run: Run) -> int:
-    """Images of a forward pass without gradients: fewer where memory is so short that ``loop.micro_batch_size`` is set."""
+    """Return the number of images in a forward pass without gradients; it is smaller if a small ``loop.micro_batch_size`` is set."""
     return min(EVALUATED_AT_ONCE, WITHOUT_GRADIENTS * (run.loop.micro_batch_size or EVALUATED_AT_ONCE))
 
 
@@ -69,13 +73,13 @@ class Subject:
 
     Args:
         network: in training or evaluation mode, which evaluators restore.
-        run: its Run.
-        classes: names, in the order of the logits.
-        view: how images are evaluated.
-        data: gives the index of the Run's shards, and which of their images are for training, held out and for testing; called where an
-            evaluator asks for them.
-        ema: gives the averaged weights, if the Run keeps them.
-        best: gives those that held-out images chose.
+        run: the network's Run.
+        classes: class names, in the order of the logits.
+        view: makes the evaluated view of images.
+        data: returns the index of the Run's shards, and which of their images are for training, held out and for testing; called when an
+            evaluator needs them.
+        ema: returns the averaged weights, or None if the Run does not keep them.
+        best: returns the weights that held-out images chose, or None.
     """
 
     def __init__(
@@ -87,10 +91,10 @@ class Subject:
         self._features: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
 
     def loader(self, split: str, shards: str | None = None) -> EvalLoader:
-        """The labelled images of a split, this rank's part; kept, as it may hold them in GPU memory.
+        """Return a loader of this rank's part of the labelled images of a split; it is cached, as it may hold them in GPU memory.
 
         Raises:
-            ConfigError: there are no such shards or no such split of them, or they have other classes.
+            ConfigError: the shards or their split do not exist, or they have other classes.
         """
         if (shards, split) not in self._loaders:
             index, parts = self._data() if shards is None else (load_index(shards), None)
@@ -102,11 +106,12 @@ class Subject:
         return self._loaders[shards, split]
 
     def check(self, evals: dict[str, EvalConfig]) -> None:
-        """Refuse at the start of a training what would fail after its first epoch, and decode other shards than the Run's: that may
-        take longer than GPUs wait for each other later on.
+        """Refuse at the start of training what would fail after its first epoch.
+
+        Also load shards other than the Run's, since decoding them later could take longer than GPUs wait for each other.
 
         Raises:
-            ConfigError: images that are not there, other classes, or nothing that an evaluator of features could learn from.
+            ConfigError: images are missing, classes differ, or an evaluator of features has nothing to learn from.
         """
         for name, cfg in evals.items():
             try:
@@ -117,7 +122,11 @@ class Subject:
                 raise named(error, name) from None
 
     def check_images(self, cfg: EvalConfig) -> None:
-        """As `check`, of one evaluator."""
+        """Check one evaluator as `check` does, without loading shards.
+
+        Raises:
+            ConfigError: as in `check`.
+        """
         check_evaluator(cfg, *self._data(), None if cfg.shards is None else load_index(cfg.shards))
 
     @property
@@ -125,41 +134,43 @@ class Subject:
         return self.view.device
 
     def batches(self, split: str, shards: str | None = None) -> Iterator[Batch]:
-        """The labelled images of a split, this rank's part, as evaluation sees them."""
+        """Return the batches of this rank's part of the labelled images of a split, as evaluation sees them."""
         return map(self.view, self.loader(split, shards))
 
     def features(self, cfg: FeaturesConfig, split: str, shards: str | None = None) -> tuple[Tensor, Tensor]:
-        """Pooled features (N, D) and labels (N,) of this rank's labelled images of a split, as float32 on the device; made once for all
-        evaluators of the same weights."""
+        """Return pooled features (N, D) in float32 and labels (N,) of this rank's labelled images of a split, on the device.
+
+        They are computed once for all evaluators of the same weights.
+        """
         key = (cfg.weights, cfg.pool, cfg.blocks, split, shards)
         if key not in self._features:
             self._features[key] = self._make_features(cfg, split, shards)
         return self._features[key]
 
     def forget_features(self) -> None:
-        """To be called before the weights change."""
+        """Drop cached features; to be called before the weights change."""
         self._features.clear()
 
     @torch.no_grad()
     def _make_features(self, cfg: FeaturesConfig, split: str, shards: str | None) -> tuple[Tensor, Tensor]:
         backbone, pool = self.network.backbone, cfg.pooled_by(self.run)
-        last = len(backbone.widths)
-        places = tuple(range(last - cfg.blocks, last)) if cfg.blocks > 1 else ()
+        num_layers = len(backbone.widths)
+        indices = tuple(range(num_layers - cfg.blocks, num_layers)) if cfg.blocks > 1 else ()
         D = backbone.embed_dim * cfg.blocks * len(pool.split("+"))
         features_BD, labels_B = [torch.empty(0, D, device=self.device)], [torch.empty(0, dtype=torch.int64, device=self.device)]
         with evaluation_mode(self.network):
             for batch in self.batches(split, shards):
                 with dist.inference_autocast(self.device, self.run.loop.precision):
-                    features: Features = backbone(backbone.embed(batch.views["main"]), out_indices=places)
-                    read = [features.intermediates[i].normed(backbone.norm) for i in places] or [features]  # after the final norm
-                    pooled_BD = torch.cat([block.pooled(pool) for block in read], dim=1)
+                    features: Features = backbone(backbone.embed(batch.views["main"]), out_indices=indices)
+                    selected = [features.intermediates[i].normed(backbone.norm) for i in indices] or [features]  # after the final norm
+                    pooled_BD = torch.cat([block.pooled(pool) for block in selected], dim=1)
                 features_BD.append(pooled_BD.float())
                 labels_B.append(batch.targets["main"])
         return torch.cat(features_BD), torch.cat(labels_B)
 
     @contextmanager
     def weights(self, which: str) -> Iterator[None]:
-        """Within, the network has these weights.
+        """Return a context in which the network has the weights ``which``: model, ema, teacher or best.
 
         Raises:
             ConfigError: the Run has no such weights.
@@ -179,7 +190,7 @@ class Subject:
 
 
 def named(error: ConfigError, name: str) -> ConfigError:
-    """An evaluator's error under its name."""
+    """Return ``error`` with the field's path under the evaluator ``name``."""
     return ConfigError(error.reason, f"evals.{name}.{error.field}" if error.field else f"evals.{name}", error.place)
 
 
@@ -194,17 +205,17 @@ def evaluation_mode(network: Model) -> Iterator[None]:
 
 
 def summed(*values_B: Tensor) -> Tensor:
-    """The sum of each value over a batch's images, then their number, float64."""
-    sums = torch.stack([of_images_B.sum(dtype=torch.float64) for of_images_B in values_B])
+    """Return the sum of each value over a batch's images, followed by the number of images, in float64."""
+    sums = torch.stack([value_B.sum(dtype=torch.float64) for value_B in values_B])
     return torch.cat([sums, sums.new_full((1,), len(values_B[0]))])
 
 
 def means(sums: list[Tensor], names: tuple[str, ...]) -> dict[str, float]:
-    """Means over the images of all ranks, and their number.
+    """Return the means of metrics over the images of all ranks, and the number of images as ``count``.
 
     Args:
-        sums: of batches, as `summed` gives them.
-        names: of METRICS.
+        sums: of each batch, as returned by `summed`.
+        names: of the summed metrics, keys of METRICS.
 
     Raises:
         ConfigError: there is no image.

@@ -1,4 +1,4 @@
-"""Accuracy of the Run's classifier.
+"""Evaluation of the Run's classifier.
 
 Shapes: N images of all ranks.
 """
@@ -16,13 +16,16 @@ from vitssl.evaluators.metrics import area_under_curve, of_predictions, top_k_co
 
 
 class Classification(Evaluator):
-    """Top-1 and top-5 in percent and the mean cross-entropy (the negative log-likelihood) over the labelled images of all ranks, each
-    counted once; when complete, also what `metrics.of_predictions` and `area_under_curve` give."""
+    """Evaluator of the classifier: top-1 and top-5 in percent, and the mean cross-entropy (the negative log-likelihood).
+
+    Means are over the labelled images of all ranks, each counted once. A complete evaluation also includes the metrics of
+    `metrics.of_predictions` and `area_under_curve`.
+    """
 
     @torch.no_grad()
     def run(self, subject: Subject, complete: bool) -> Result:
-        on_device: list[Tensor] = []  # what is fetched batch by batch would make the device wait
-        kept: list[tuple[Tensor, ...]] = []
+        batch_sums: list[Tensor] = []  # stays on the device, which would have to wait if every batch were fetched
+        image_values: list[tuple[Tensor, ...]] = []
         with evaluation_mode(subject.network):
             for batch in subject.batches(self.cfg.split, self.cfg.shards):
                 labels_B = batch.targets["main"]
@@ -30,18 +33,18 @@ class Classification(Evaluator):
                     logits_BK = subject.network.predict(batch).float()
                 first_B, top5_B = (top_k_correct(logits_BK, labels_B, k) for k in (1, FIRST))
                 loss_B = F.cross_entropy(logits_BK, labels_B, reduction="none")
-                on_device.append(summed(first_B, top5_B, loss_B))
+                batch_sums.append(summed(first_B, top5_B, loss_B))
                 if complete:
-                    kept.append(tuple(values.cpu() for values in (batch.index_B, labels_B, top5_B, loss_B, logits_BK.softmax(1))))
-        metrics = means(on_device, EARLY)
+                    image_values.append(tuple(values.cpu() for values in (batch.index_B, labels_B, top5_B, loss_B, logits_BK.softmax(1))))
+        metrics = means(batch_sums, EARLY)
         if not complete:
             return Result(metrics)
-        # a rank may have no image
-        whole, truth, real = (torch.empty(0, dtype=kind) for kind in (torch.int64, torch.bool, torch.float32))
-        none = (whole, whole, truth, real, torch.empty(0, len(subject.classes)))
-        index_N, *values = (dist.gather_rows(torch.cat(parts)) for parts in zip(none, *kept, strict=True))
+        # rows for ranks without images
+        no_ints, no_bools, no_floats = (torch.empty(0, dtype=kind) for kind in (torch.int64, torch.bool, torch.float32))
+        no_rows = (no_ints, no_ints, no_bools, no_floats, torch.empty(0, len(subject.classes)))
+        index_N, *values = (dist.gather_rows(torch.cat(parts)) for parts in zip(no_rows, *image_values, strict=True))
         order_N = index_N.argsort()
-        labels_N, top5_N, loss_N, probabilities_NK = (of_images[order_N].numpy() for of_images in values)
+        labels_N, top5_N, loss_N, probabilities_NK = (rows[order_N].numpy() for rows in values)
         arrays = {"labels": labels_N, "predicted": probabilities_NK.argmax(1), "confidence": probabilities_NK.max(1)}
         arrays |= {"top5": top5_N, "loss": loss_N}
         metrics |= of_predictions(probabilities_NK, labels_N)

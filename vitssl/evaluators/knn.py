@@ -1,4 +1,4 @@
-"""Weighted nearest neighbours on frozen features.
+"""Evaluation by weighted nearest neighbours on frozen features.
 
 Shapes: B test images, N training images, k neighbours.
 """
@@ -14,13 +14,14 @@ from vitssl.config.evals import FIRST, KnnConfig
 from vitssl.evaluators.base import Evaluator, Result, Subject, means, summed
 from vitssl.evaluators.metrics import top_k_correct
 
-TEST_AT_ONCE, TRAIN_AT_ONCE = 512, 65536  # rows and columns of the similarities that are held at a time
+TEST_AT_ONCE, TRAIN_AT_ONCE = 512, 65536  # rows and columns of the similarity matrix in memory at a time
 
 
 def votes(test_BD: Tensor, train_ND: Tensor, labels_N: Tensor, k: int, temperature: float, num_classes: int) -> Tensor:
-    """(B, K): each of an image's k most similar training images votes for its class with exp(cosine / temperature).
+    """Return votes (B, K), in which each of an image's k most similar training images votes for its class with exp(cosine / temperature).
 
-    Wu et al. 2018, section 3.4, as in DINO's code; relative to the nearest one's vote, so that no temperature overflows.
+    This is the method of Wu et al. 2018 (section 3.4), as in DINO's code. Votes are relative to that of the nearest image, so that they do
+    not overflow at any temperature.
     """
     best_Bk, label_Bk = test_BD.new_empty(len(test_BD), 0), labels_N.new_empty(len(test_BD), 0)
     test_BD = F.normalize(test_BD, dim=1)
@@ -34,7 +35,7 @@ def votes(test_BD: Tensor, train_ND: Tensor, labels_N: Tensor, k: int, temperatu
 
 
 class Knn(Evaluator):
-    """Top-1 and top-5, in percent, of the votes of the labelled training images."""
+    """Evaluator of features: top-1 and top-5, in percent, of the votes of the nearest labelled training images."""
 
     cfg: KnnConfig
 

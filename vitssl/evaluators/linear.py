@@ -1,4 +1,4 @@
-"""A linear classifier on frozen features.
+"""Evaluation by a linear classifier on frozen features.
 
 Shapes: N images.
 """
@@ -16,14 +16,14 @@ from vitssl.evaluators.metrics import top_k_correct
 
 
 def standardised(train_ND: Tensor, *others: Tensor) -> list[Tensor]:
-    """All by the mean and standard deviation of the first: a batch norm without affine, over the whole training set."""
+    """Standardise all features by the mean and standard deviation of ``train_ND``, like a batch norm without affine parameters."""
     std_D, mean_D = torch.std_mean(train_ND, dim=0, correction=0)
     return [(features - mean_D) / (std_D + 1e-6) for features in (train_ND, *others)]
 
 
 @torch.enable_grad()
 def logistic_regression(features_ND: Tensor, labels_N: Tensor, num_classes: int, l2: float, max_iter: int) -> nn.Linear:
-    """The minimum of mean cross-entropy + l2 / 2 times the squared norm of the weights, by L-BFGS over all images at once."""
+    """Minimise the mean cross-entropy plus l2 / 2 times the squared norm of the weights, by L-BFGS over all images at once."""
     layer = nn.Linear(features_ND.shape[1], num_classes, device=features_ND.device, dtype=features_ND.dtype)
     for parameter in layer.parameters():
         nn.init.zeros_(parameter)
@@ -40,7 +40,10 @@ def logistic_regression(features_ND: Tensor, labels_N: Tensor, num_classes: int,
 
 
 class Linear(Evaluator):
-    """Top-1 and top-5, in percent, and the mean cross-entropy of logistic regression on the labelled training images' features."""
+    """Evaluator of features: top-1 and top-5, in percent, and the mean cross-entropy of a logistic regression.
+
+    The regression learns from the features of the labelled training images.
+    """
 
     cfg: LinearConfig
 

@@ -20,15 +20,15 @@ from vitssl.objectives.step import Step
 def soft_cross_entropy(
     logits_BK: Tensor, targets: Tensor, smoothing: float, labelled: float | Tensor, weight_K: Tensor | None = None
 ) -> Tensor:
-    """Sum of the labelled images' cross-entropies over ``labelled``.
+    """Return the sum of the labelled images' cross-entropies, divided by ``labelled``.
 
     Args:
         logits_BK: scores.
-        targets: int64 (B,) with ``UNLABELLED`` for none, or float (B, K) rows whose mass is the labelled share of the image.
-        smoothing: label smoothing: this much of each target's mass is spread over all classes.
+        targets: int64 (B,), ``UNLABELLED`` for images without a label; or float (B, K), whose rows sum to the labelled share of the image.
+        smoothing: label smoothing: the share of each target's mass that is spread over all classes.
         labelled: the number to divide by. The loader gives the mean count per slice of the global batch, so that the average
-            over ranks is the mean over the global batch even where ranks hold unequally many labels.
-        weight_K: of an image of each class; of a mixed one it is of each part's label.
+            over ranks is the mean over the global batch even if ranks hold different numbers of labels.
+        weight_K: the weight of an image of each class. In a mixed image, the weights apply to the label of each part.
     """
     logp_BK = F.log_softmax(layers.upcast(logits_BK), dim=-1)
     if targets.dim() == 1:
@@ -45,9 +45,9 @@ def soft_cross_entropy(
 
 
 def balanced_weights(class_counts_K: Tensor) -> Tensor:
-    """(K,) weights in inverse proportion to the classes' numbers of images (King and Zeng 2001), whose mean over the images is 1.
+    """Return weights (K,) inversely proportional to the number of images in each class (King and Zeng 2001).
 
-    A class without images, which no target names, has 0.
+    Their mean over the images is 1. A class without images, which no target names, gets 0.
     """
     counts_K = class_counts_K.double()
     present = (counts_K > 0).sum()
@@ -55,17 +55,17 @@ def balanced_weights(class_counts_K: Tensor) -> Tensor:
 
 
 class ClassifierHead(nn.Linear):
-    """Pooled features to logits by a linear layer, and what the config puts before it.
+    """A linear classifier of pooled features, with an optional norm and hidden layer before it.
 
     Attributes:
-        out_indices: the intermediate places that it reads.
+        out_indices: the intermediate layers whose features it reads.
     """
 
     def __init__(self, cfg: HeadConfig, backbone: Backbone, num_classes: int):
         dim = backbone.embed_dim * cfg.blocks * len(cfg.pool.split("+"))
         super().__init__(cfg.hidden_dim or dim, num_classes)
-        self.cfg, last = cfg, len(backbone.widths)
-        self.out_indices = tuple(range(last - cfg.blocks, last)) if cfg.blocks > 1 or cfg.norm == "fc" else ()
+        self.cfg, num_layers = cfg, len(backbone.widths)
+        self.out_indices = tuple(range(num_layers - cfg.blocks, num_layers)) if cfg.blocks > 1 or cfg.norm == "fc" else ()
         self.before = nn.Sequential()
         if cfg.norm == "batch":
             self.before.add_module("norm", norms.BatchNorm1d(dim, eps=1e-6, affine=False))
@@ -74,7 +74,7 @@ class ClassifierHead(nn.Linear):
             self.before.add_module("activation", nn.GELU() if cfg.activation == "gelu" else nn.Tanh())
 
     def forward(self, features: Features, step: Step) -> Tensor:  # type: ignore[override]
-        """(B, K)"""
+        """Return the logits (B, K)."""
         blocks = [features.intermediates[i] for i in self.out_indices]
         if self.cfg.norm == "fc":
             pooled_BD = step.norm(blocks[0].pooled(self.cfg.pool))
@@ -86,7 +86,7 @@ class ClassifierHead(nn.Linear):
 
 
 class Classify(Objective):
-    """One linear head on the cls token or on the mean of the (normalised) patch tokens, or several heads."""
+    """Classification by one or several heads on the cls token or on the mean of the (normalised) patch tokens."""
 
     def __init__(self, cfg: ClassifyConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()

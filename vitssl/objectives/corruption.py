@@ -1,6 +1,6 @@
-"""Group masking: blocks of an image are replaced by something alien (GMML, Atito et al. 2022, section 2.2).
+"""Group masking, which replaces blocks of an image by something alien (GMML, Atito et al. 2022, section 2.2).
 
-Shapes: R views of B images, crop by crop; S blocks of an image; images are divided into H x W cells, each a pixel or a patch.
+Shapes: R views of B images, crop by crop; S blocks of an image; H x W cells of an image, each a pixel or a patch.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch import Tensor
 from vitssl.config.objectives.gmml import MOST_BLOCKS, Cells
 
 NOISE, ZEROS, ALIEN, COPY = KINDS = ("noise", "zeros", "alien", "copy")
-WORD_BITS = 24  # of a float32's significand
+WORD_BITS = 24  # bits of a float32's significand
 
 
 class Blocks(NamedTuple):
-    """Rectangles of cells: rows ``top`` to ``bottom``, columns ``left`` to ``right``, the last ones excluded."""
+    """Rectangles of cells: rows from ``top`` to before ``bottom``, columns from ``left`` to before ``right``."""
 
     top_RS: Tensor
     bottom_RS: Tensor
@@ -27,8 +27,10 @@ class Blocks(NamedTuple):
 
 
 def draw_blocks(num_images: int, num_blocks: int, cells: Cells, device: torch.device | None = None) -> Blocks:
-    """Rectangles as in GMML's code: the start uniform on ``cells.starts``, the lengths uniform in pixels, cut at the image's edge and
-    rounded to cells, halves to even numbers.
+    """Draw rectangles as GMML's code does.
+
+    Starts are uniform over ``cells.starts``. Lengths are uniform in pixels, cut at the image's edge and rounded to cells (halves to even
+    numbers).
     """
 
     def interval() -> tuple[Tensor, Tensor]:
@@ -41,11 +43,11 @@ def draw_blocks(num_images: int, num_blocks: int, cells: Cells, device: torch.de
 
 
 def first_cover(blocks: Blocks, count: int) -> Tensor:
-    """The number of the first block that covers each cell, int32 (R, count, count); S where none does.
+    """Return the number of the first block that covers each cell, or S if none does, int32 (R, count, count).
 
-    A row and a column each know the blocks that cross them as a set of bits, of falling values: the highest bit that the two have in
-    common is the first block that covers their cell, and it is read off the exponent of a float. A word of bits holds 24 blocks, which
-    float32 holds exactly; of more than 240 blocks the exponents need a float64.
+    For each row and each column, the blocks that cross it are stored as bits, the first block as the highest bit. The highest bit that a
+    row and a column have in common is then the first block that covers their cell, and is read off the exponent of a float. A word has
+    24 bits, for 24 blocks, which float32 represents exactly. For more than 240 blocks the exponents need float64.
     """
     R, S = blocks.top_RS.shape
     assert S <= MOST_BLOCKS, f"{S} blocks are more than there are exponents"
@@ -65,18 +67,18 @@ def first_cover(blocks: Blocks, count: int) -> Tensor:
 
 
 def covering(blocks: Blocks, area_R: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The union of each image's first blocks, of as many as it takes to cover a share of at least ``area_R``.
+    """Return the union of each image's first blocks, as many as are needed to cover a share of at least ``area_R``.
 
-    For all images together, and without a look at a value. Where the S blocks do not cover as much, which happens with areas of 0.95 and
-    more (`Cells.enough_blocks`), the whole image is covered.
+    All images are processed together, without reading a value on the host. If the S blocks together cover less, which happens with areas
+    of 0.95 and more (`Cells.enough_blocks`), the whole image is covered.
 
     Args:
-        blocks: S of each image.
-        area_R: in [0, 1].
-        count: of cells on a side.
+        blocks: S blocks of each image.
+        area_R: the share of each image to cover, in [0, 1].
+        count: number of cells per side of an image.
 
     Returns:
-        The mask, bool (R, count, count), and the block that each cell belongs to, as ``first_cover`` has it.
+        The mask, bool (R, count, count), and the first block that covers each cell, as ``first_cover`` returns it.
     """
     R, S = blocks.top_RS.shape
     first_RHW = first_cover(blocks, count)
@@ -89,12 +91,12 @@ def covering(blocks: Blocks, area_R: Tensor, count: int) -> tuple[Tensor, Tensor
 
 
 def fill(cells_RHW: Tensor, px: int) -> Tensor:
-    """Every cell's value for its pixels, (R, px * H, px * W)."""
+    """Repeat the value of every cell for its ``px`` x ``px`` pixels, (R, px * H, px * W)."""
     return cells_RHW.repeat_interleave(px, 1).repeat_interleave(px, 2)
 
 
 def draw_other(num_views: int, num_images: int, device: torch.device | None = None) -> Tensor:
-    """For each of R views the index of another image's view in the same crop; of the same image where there is one only."""
+    """Draw for each of R views the index of another image's view in the same crop; with a single image, the index of the view itself."""
     row_R = torch.arange(num_views, device=device)
     image_R = row_R % num_images
     other_R = (image_R + torch.randint(1, max(num_images, 2), (num_views,), device=device)) % num_images
@@ -102,18 +104,20 @@ def draw_other(num_views: int, num_images: int, device: torch.device | None = No
 
 
 def copied(images_RCHW: Tensor, blocks: Blocks, block_RHW: Tensor, px: int) -> Tensor:
-    """The same images, in which every block shows another place of its image, drawn uniformly; what no block covers means nothing.
+    """Return the images with the content of every block taken from a uniformly drawn position of the same image.
+
+    Pixels that no block covers have no meaning in the result.
 
     Args:
         images_RCHW: the images.
-        blocks: of cells.
+        blocks: rectangles of cells.
         block_RHW: the block that each cell belongs to.
-        px: pixels on a cell's side.
+        px: pixels per side of a cell.
     """
     R, C, H, W = images_RCHW.shape
 
     def source(start_RS: Tensor, stop_RS: Tensor, cells: int, axis: int) -> Tensor:
-        """The row (axis 1) or column (axis 2) of pixels that each pixel shows, (R, H, W)."""
+        """Return the row (axis 1) or column (axis 2) from which each pixel is copied, (R, H, W)."""
         room_RS = cells - (stop_RS - start_RS) + 1
         shift_RS = (torch.rand(start_RS.shape, device=start_RS.device) * room_RS).long() - start_RS
         shift_RHW = shift_RS.gather(1, block_RHW.flatten(1).long().clamp(max=start_RS.shape[1] - 1)).view_as(block_RHW)
@@ -126,22 +130,23 @@ def copied(images_RCHW: Tensor, blocks: Blocks, block_RHW: Tensor, px: int) -> T
 
 
 def replacement(kinds: tuple[str, ...], kind_R: Tensor, images_RCHW: Tensor, num_images: int, copies: Callable[[], Tensor]) -> Tensor:
-    """What comes in the place of each image's blocks, (R, C, H, W).
+    """Return images (R, C, H, W) whose pixels replace those of the blocks.
 
     Args:
-        kinds: of ``KINDS``: noise, N(0, 1); zeros; alien, another image of the batch; copy, other places of the same image.
-        kind_R: index into ``kinds``.
-        images_RCHW: normalised.
-        num_images: B, of which these are the views.
-        copies: makes what ``copied`` gives.
+        kinds: those of ``KINDS`` that are on: noise, N(0, 1); zeros; alien, another image of the batch; copy, other positions of the same
+            image.
+        kind_R: the kind of each image, as an index into ``kinds``.
+        images_RCHW: normalised views.
+        num_images: number B of images, of which ``images_RCHW`` are the views.
+        copies: returns the result of ``copied``.
     """
-    made = {
+    makers = {
         NOISE: lambda: torch.randn_like(images_RCHW),
         ZEROS: lambda: torch.zeros_like(images_RCHW),
         ALIEN: lambda: images_RCHW[draw_other(len(images_RCHW), num_images, images_RCHW.device)],
         COPY: copies,
     }
-    result = made[kinds[0]]()
+    result = makers[kinds[0]]()
     for i, kind in enumerate(kinds[1:], start=1):
-        result = torch.where((kind_R == i)[:, None, None, None], made[kind](), result)
+        result = torch.where((kind_R == i)[:, None, None, None], makers[kind](), result)
     return result

@@ -1,4 +1,4 @@
-"""Decoders: a backbone's features to values of every patch."""
+"""Decoders, which predict the pixels of every patch from a backbone's features."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from vitssl.objectives.masking import TokenMask
 
 
 class LinearDecoder(nn.Linear):
-    """SimMIM's: one linear layer from every token to its own patch (a 1x1 convolution and a pixel shuffle)."""
+    """SimMIM's decoder: one linear layer from every token to its own patch (equal to a 1x1 convolution and a pixel shuffle)."""
 
     def __init__(self, in_dim: int, out_dim: int):
         super().__init__(in_dim, out_dim)
         layers.init_linear(self, "trunc_normal")
 
     def forward(self, features: Features, mask: TokenMask) -> Tensor:  # type: ignore[override]
-        """Predicted patches (B, N, E)."""
+        """Return the predicted patches (B, N, E)."""
         return self.pixels(self.tokens(features, mask))
 
     def tokens(self, features: Features, mask: TokenMask) -> Tensor:
-        """What the pixels are predicted from: the backbone's tokens."""
+        """Return the tokens from which pixels are predicted: the backbone's patch tokens."""
         return features.tokens_BND
 
     def pixels(self, tokens_BND: Tensor) -> Tensor:
-        """The patches (B, N, E) of tokens."""
+        """Predict the patches (B, N, E) from the result of ``tokens``."""
         return super().forward(tokens_BND)
 
 
 class PixelDecoder(nn.Sequential):
-    """GMML's: linear layers on every token (point-wise convolutions), each with its activation, and a transposed convolution to pixels.
+    """GMML's decoder: linear layers with activations on every token (point-wise convolutions), and a transposed convolution to pixels.
 
     Args:
-        dim: D of the features.
-        patch_px: pixels of a token's side.
+        dim: width D of the features.
+        patch_px: pixels per side of a token.
         depth: the number of linear layers.
-        activation: gelu (the code, with a depth of 3) or relu (the text, 2).
+        activation: gelu (as in the authors' code, with a depth of 3) or relu (as in the paper's text, with a depth of 2).
     """
 
     def __init__(self, dim: int, patch_px: int, depth: int, activation: str):
@@ -49,7 +49,7 @@ class PixelDecoder(nn.Sequential):
         layers.init_linear(self, "trunc_normal")
 
     def forward(self, features: Features) -> Tensor:  # type: ignore[override]
-        """Images (B, 3, H, W)."""
+        """Return the predicted images (B, 3, H, W)."""
         *hidden, to_pixels = self
         tokens_BND = features.tokens_BND
         for part in hidden:
@@ -58,15 +58,15 @@ class PixelDecoder(nn.Sequential):
 
 
 class TransformerDecoder(nn.Module):
-    """MAE's: a small transformer over the visible tokens and mask tokens.
+    """MAE's decoder: a small transformer over the visible tokens and mask tokens.
 
     Args:
-        in_dim: D of the features.
-        out_dim: E.
-        grid: of the N tokens.
-        num_prefix_tokens: P.
+        in_dim: width D of the features.
+        out_dim: number E of values in a patch.
+        grid: rows and columns of the N tokens.
+        num_prefix_tokens: number P of prefix tokens.
         dim, depth, num_heads: of the decoder.
-        dropped: does the pass hold the kept tokens alone? Where the backbone sees the mask itself, every token comes from there.
+        dropped: whether the features hold only the kept tokens. Otherwise the backbone has seen the mask, and all N tokens come from it.
     """
 
     def __init__(
@@ -94,14 +94,14 @@ class TransformerDecoder(nn.Module):
             nn.init.normal_(self.mask_token, std=0.02)
 
     def forward(self, features: Features, mask: TokenMask) -> Tensor:
-        """Predicted patches (B, N, E)."""
+        """Return the predicted patches (B, N, E)."""
         return self.pixels(self.tokens(features, mask))
 
     def tokens(self, features: Features, mask: TokenMask) -> Tensor:
-        """What the pixels are predicted from: all N tokens after the blocks and the norm, (B, N, dim)."""
+        """Return the tokens from which pixels are predicted: all N tokens after the blocks and the norm, (B, N, dim)."""
         P = features.prefix_BPD.shape[1]
         prefix, patches = self.embed(features.prefix_BPD), self.embed(features.tokens_BND)
-        if self.mask_token is not None:  # all N patches: the mask token at every hidden place
+        if self.mask_token is not None:  # fill in the mask token for every hidden patch
             hidden = self.mask_token.to(patches.dtype).expand(*mask.mask_BN.shape, -1)
             patches = layers.put(hidden, mask.keep_BM, patches)
         tokens = torch.cat([prefix, patches], dim=1) + self.pos_embed
@@ -110,12 +110,12 @@ class TransformerDecoder(nn.Module):
         return self.norm(tokens[:, P:])
 
     def pixels(self, tokens_BND: Tensor) -> Tensor:
-        """The patches (B, N, E) of tokens."""
+        """Predict the patches (B, N, E) from the result of ``tokens``."""
         return self.pred(tokens_BND)
 
 
 def make_decoder(cfg: ReconstructionConfig, run: config.Run, backbone: Backbone) -> LinearDecoder | TransformerDecoder:
-    """Features and their mask to predicted patches (B, N, E)."""
+    """Build the decoder of ``cfg``, which maps features and their mask to predicted patches (B, N, E)."""
     grid, values = backbone.grid(config.view_px(run.data, cfg.view)), backbone.stride**2 * 3
     if cfg.decoder == "pixel_shuffle":
         return LinearDecoder(backbone.embed_dim, values)

@@ -21,7 +21,7 @@ from vitssl.objectives.teacher import Distilled, Teacher
 
 
 class Head(nn.Module):
-    """An MLP to a bottleneck, whose direction is compared with the prototypes."""
+    """A projection head: an MLP to a bottleneck, whose direction is compared with prototypes."""
 
     def __init__(self, cfg: DinoConfig, dim: int):
         super().__init__()
@@ -29,13 +29,16 @@ class Head(nn.Module):
         self.last_layer = Prototypes(cfg.bottleneck_dim, cfg.out_dim, cfg.norm_last_layer)
 
     def forward(self, *views_BD: Tensor) -> Tensor:
-        """The scores (rows of all views, K); a batch norm sees all views together, as in DINO's code."""
+        """Return the scores (rows of all views, K). Batch norms see all views together, as in DINO's code."""
         bottleneck = self.mlp(torch.cat(views_BD))
         return self.last_layer(F.normalize(layers.upcast(bottleneck), dim=1))
 
 
 class Dino(Distilled):
-    """The student's prototype scores of every view are trained to match those that its moving average gives the other global views."""
+    """DINO: the student's prototype scores of a view are trained to match the teacher's scores of the other global views.
+
+    The teacher is the student's moving average.
+    """
 
     def __init__(self, cfg: DinoConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
@@ -44,7 +47,7 @@ class Dino(Distilled):
         batch_statistics = ("head",) if cfg.teacher_batch_norm == "batch" else ()
         self.teacher = Teacher(batch_statistics, backbone=backbone, head=self.head)
         self.register_buffer("center", torch.zeros(cfg.out_dim))
-        # of the teacher's scores since the last step: the center must not move between the slices of a step
+        # sum and number of the teacher's scores since the last step, since the center must not move between the slices of a step
         self.register_buffer("score_sum", torch.zeros(cfg.out_dim))
         self.register_buffer("score_count", torch.zeros(()))
 
@@ -57,7 +60,7 @@ class Dino(Distilled):
 
     @torch.no_grad()
     def _targets(self, step: Step, progress: Tensor) -> Tensor:
-        """The teacher's probabilities (G * B, K) for the global views."""
+        """Return the teacher's probabilities (G * B, K) for the global views."""
         backbone, head = self.teacher["backbone"], self.teacher["head"]
         images = [step.images(view) for view in (self.cfg.view, self.cfg.second)]
         scores = head(*(backbone(backbone.embed(view)).pooled(self.cfg.pool) for view in images))
@@ -67,14 +70,14 @@ class Dino(Distilled):
         return ((scores - self.center) / self.teacher_temperature(progress)).softmax(-1)
 
     def teacher_temperature(self, progress: Tensor) -> Tensor:
-        """Linear over the warm-up's epochs, then constant."""
+        """Return the teacher's temperature, which changes linearly during the warm-up epochs and is constant afterwards."""
         cfg, epochs = self.cfg, self.cfg.warmup_teacher_temperature_epochs
         share = (progress * self.epochs / epochs).clamp(max=1.0) if epochs else torch.ones_like(progress)
         return cfg.warmup_teacher_temperature + (cfg.teacher_temperature - cfg.warmup_teacher_temperature) * share
 
     def before_step(self, progress: float) -> None:
         if progress * self.epochs + 1e-9 < self.cfg.freeze_last_layer_epochs:
-            # none rather than zero, which would leave weight decay and momentum
+            # None instead of zero, since weight decay and momentum would still apply to a zero gradient
             self.head.last_layer.zero_grad(set_to_none=True)
 
     @torch.no_grad()

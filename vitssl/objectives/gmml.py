@@ -18,14 +18,14 @@ from vitssl.objectives.corruption import copied, covering, draw_blocks, fill, re
 from vitssl.objectives.decoders import PixelDecoder
 from vitssl.objectives.step import Step
 
-CORRUPTED = "gmml"  # the view that is made here
+CORRUPTED = "gmml"  # name of the view that this objective makes
 
 
 def pixel_error(prediction_RCHW: Tensor, images_RCHW: Tensor, mask_R1HW: Tensor | None, kind: str) -> Tensor:
-    """Absolute (l1) or squared (l2) error, mean over the channels of the masked pixels of all images; without a mask over all pixels.
+    """Return the mean absolute (l1) or squared (l2) error over the masked pixels of all images; without a mask, over all pixels.
 
-    Of a batch in several slices or on several GPUs, what is minimised is the mean of their means, as in the authors' code: where little is
-    masked in a slice, its pixels count for more.
+    If a batch consists of several slices or is spread over GPUs, the mean of their means is minimised, as in the authors' code. Pixels
+    of a slice with few masked pixels therefore count more.
     """
     error = F.mse_loss if kind == "l2" else F.l1_loss
     if mask_R1HW is None:
@@ -35,7 +35,7 @@ def pixel_error(prediction_RCHW: Tensor, images_RCHW: Tensor, mask_R1HW: Tensor 
 
 
 class Gmml(Objective):
-    """Blocks of each image are corrupted, and a light decoder of several blocks' features gives the image back (Eq. 1, as a mean)."""
+    """GMML: a light decoder restores images with corrupted blocks from the features of several transformer blocks (Eq. 1, as a mean)."""
 
     reconstructs, whole_pass = True, False
 
@@ -51,7 +51,7 @@ class Gmml(Objective):
         self.cells = cfg.cells(size_px, backbone.stride)
         self.num_blocks = self.cells.enough_blocks(cfg.largest_area())
         shares = torch.tensor([kind.share for kind in kinds.values()], dtype=torch.float64)
-        # of the kinds one after the other, up to the last but one; constants, and not part of a checkpoint
+        # cumulative shares of all kinds but the last; constants, so not part of a checkpoint
         self.register_buffer("shares_upto", (shares.cumsum(0) / shares.sum())[:-1].float(), persistent=False)
         self.register_buffer("area_K2", torch.tensor([kind.area for kind in kinds.values()]), persistent=False)
 
@@ -61,28 +61,28 @@ class Gmml(Objective):
         return {"gmml": pixel_error(prediction_RCHW, images_RCHW, None if everywhere else mask_R1HW, self.cfg.loss)}
 
     def reconstruct(self, step: Step, batch: Batch) -> tuple[Tensor, Tensor]:
-        """What was not altered is given back as it is where its loss counts for nothing."""
+        """Return the corrupted images and the reconstructions; unaltered pixels are copied if the loss does not include them."""
         prediction_RCHW, corrupted_RCHW, mask_R1HW = self._predict(step, batch)
         if self.cfg.loss_on == "all" or mask_R1HW is None:
             return corrupted_RCHW, layers.upcast(prediction_RCHW)
         return corrupted_RCHW, torch.where(mask_R1HW, layers.upcast(prediction_RCHW), corrupted_RCHW)
 
     def _predict(self, step: Step, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Predicted images, the corrupted ones that they are of, and where those are corrupted."""
+        """Return the predicted images, the corrupted images they are predicted from, and the mask of the corruption."""
         corrupted_RCHW, mask_R1HW = self.corrupt(step.images(self.cfg.view), len(batch.index_B))
         step.add(CORRUPTED, corrupted_RCHW)
         return self.decoder(self._fused(step.encode(CORRUPTED), step)), corrupted_RCHW, mask_R1HW
 
     @torch.no_grad()
     def corrupt(self, images_RCHW: Tensor, num_images: int) -> tuple[Tensor, Tensor | None]:
-        """The corrupted images, and True where they are, bool (R, 1, H, W); None where nothing is corrupted.
+        """Return corrupted images and the mask of the corruption, bool (R, 1, H, W), or None if no kind of corruption is on.
 
         Raises:
-            ConfigError: there is no other image to take blocks from.
+            ConfigError: there is no other image to take alien blocks from.
         """
         if not self.kinds:
             return images_RCHW, None
-        if self.training and "alien" in self.kinds and num_images < 2:  # outside of it one image alone counts the costs
+        if self.training and "alien" in self.kinds and num_images < 2:  # the costs are counted outside of training, with one image
             raise config.ConfigError("a GPU gets one image, and there is no other to take blocks from; give it more", "optim.batch_size")
         R, device = len(images_RCHW), images_RCHW.device
         kind_R = (torch.rand(R, 1, device=device) >= self.shares_upto).sum(1)
@@ -95,7 +95,7 @@ class Gmml(Objective):
         return torch.where(mask_R1HW, alien_RCHW, images_RCHW), mask_R1HW
 
     def _fused(self, features: Features, step: Step) -> Features:
-        """Mean or sum of the blocks' outputs, through the final norm."""
+        """Return the mean or sum of the chosen blocks' outputs, after the final norm."""
         outputs = torch.stack([features.intermediates[index].tokens_BND for index in self.out_indices])
         fused = outputs.mean(0) if self.cfg.fuse == "mean" else outputs.sum(0)
         return Features(features.prefix_BPD, step.norm(fused), features.extra_BJD, features.grid)

@@ -1,4 +1,4 @@
-"""What objectives put on a backbone's features."""
+"""Heads that objectives put on a backbone's features."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ from vitssl.backbones import layers, norms
 def mlp(
     widths: list[int], activation: type[nn.Module], batch_norm: bool, last_batch_norm: bool = False, last_bias: bool = True
 ) -> nn.Sequential:
-    """Linear layers from width to width; after all but the last, a batch norm if asked for (in place of the bias) and the activation.
+    """Build an MLP with linear layers between consecutive ``widths``, initialised with timm's truncated normal.
 
-    With ``last_batch_norm`` there is one after the last too, and neither has a bias (SimCLR's code); without ``last_bias`` the last layer
-    has none (LUT's).
+    All layers but the last are followed by an optional batch norm, which replaces the bias, and the activation.
+
+    Args:
+        widths: of the input, the hidden layers and the output.
+        activation: class of the activation.
+        batch_norm: put a batch norm after every layer but the last.
+        last_batch_norm: also put a batch norm after the last layer; then neither has a bias (as in SimCLR's code).
+        last_bias: give the last layer a bias; False as in LUT's code.
     """
     parts: list[nn.Module] = []
     for i in range(len(widths) - 2):
@@ -25,14 +31,14 @@ def mlp(
     parts += [nn.Linear(widths[-2], widths[-1], bias=last_bias and not last_batch_norm)]
     if last_batch_norm:
         parts += [norms.BatchNorm1d(widths[-1])]
-        parts[-1].register_parameter("bias", None)  # it scales and does not shift
+        parts[-1].register_parameter("bias", None)  # it scales but does not shift
     head = nn.Sequential(*parts)
     layers.init_linear(head, "trunc_normal")
     return head
 
 
 class Prototypes(nn.Module):
-    """Weight-normalised scores without bias: the cosines with K directions, times their lengths where these are trained."""
+    """A weight-normalised linear layer without bias: cosines with K directions, times their lengths, which are trained or fixed at 1."""
 
     def __init__(self, dim: int, count: int, fixed_length: bool):
         super().__init__()
@@ -40,6 +46,6 @@ class Prototypes(nn.Module):
         self.weight_g = nn.Parameter(torch.ones(count, 1), requires_grad=not fixed_length)
 
     def forward(self, units_BD: Tensor) -> Tensor:
-        """(B, K), in float32: bfloat16's steps are too coarse for cosines that will be divided by a small temperature."""
+        """Return scores (B, K) in float32, since bfloat16 is too coarse for cosines that are divided by a small temperature later."""
         with layers.no_autocast(units_BD):
             return F.linear(layers.upcast(units_BD), F.normalize(self.weight_v, dim=1) * self.weight_g)

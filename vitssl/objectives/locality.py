@@ -1,4 +1,4 @@
-"""Locality guidance (Li et al. 2022): the features of a transformer follow those of a small convolutional network."""
+"""Locality guidance (Li et al. 2022), which lets the features of a transformer follow those of a small convolutional network."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from vitssl.objectives.step import Step
 
 
 def map_error(map_BDhw: Tensor, target_BDhw: Tensor) -> Tensor:
-    """Mean squared difference, on the larger of the two grids."""
+    """Return the mean squared difference between two maps, resized to the larger of the two grids."""
     larger = max(map_BDhw.shape[-2:], target_BDhw.shape[-2:])
-    ours, theirs = (F.interpolate(layers.upcast(m), larger, mode="bilinear", align_corners=False) for m in (map_BDhw, target_BDhw))
-    return (ours - theirs).square().mean()
+    resized, target = (F.interpolate(layers.upcast(m), larger, mode="bilinear", align_corners=False) for m in (map_BDhw, target_BDhw))
+    return (resized - target).square().mean()
 
 
 class Locality(Objective):
-    """Each chosen block's patch tokens, after a 1x1 convolution, are trained to match the map of a stage of the teacher.
+    """Locality guidance, which trains the patch tokens of chosen blocks to match, after a 1x1 convolution, maps of the teacher's stages.
 
     The teacher is already trained and stays frozen. It sees the student's view, downscaled. Its weights come from the run that
     ``teacher`` names (``pretrained.load_teachers``) and are part of this run's checkpoints, so that these need no other file.
@@ -37,7 +37,7 @@ class Locality(Objective):
         self.match = nn.ModuleList(nn.Conv2d(backbone.widths[block], self.teacher.widths[stage], 1) for block, stage in pairs)
 
     def train(self, mode: bool = True) -> Locality:
-        """Training mode, except for the teacher."""
+        """Set the training mode of all parts but the teacher, which stays in evaluation mode."""
         super().train(mode)
         self.teacher.eval()
         return self

@@ -1,6 +1,6 @@
-"""Losses between the views of an image, in float32 also where the step is in bf16 (tf32 is of their matrix products too).
+"""Losses between the views of an image, computed in float32 even if the step uses bf16 (tf32 applies to their matrix products too).
 
-Shapes: S rows of all ranks, V views of the student, G of the teacher.
+Shapes: S rows of all ranks, V views of the student, G views of the teacher.
 """
 
 from __future__ import annotations
@@ -16,32 +16,35 @@ from vitssl.backbones.layers import no_autocast, upcast
 
 
 class Gathered(NamedTuple):
-    """Vectors of all ranks, among which each of this rank's is compared.
+    """Vectors of all ranks, with which each vector of this rank is compared.
 
-    Rows of one image are no negatives of each other: an image is in a batch several times under ``data.repeats``, or where epochs meet.
+    Rows of the same image are not negatives of each other. A batch can contain an image several times with ``data.repeats``, or at the
+    boundary of two epochs.
     """
 
     rows: Tensor  # (S, ...), rank by rank
-    images_S: Tensor  # int64, which image each is of
-    first: int  # the place of this rank's first row
+    images_S: Tensor  # int64, the image that each row belongs to
+    first: int  # index of this rank's first row
 
     @classmethod
     def of(cls, own: Tensor, images_R: Tensor, together: bool) -> Gathered:
-        """Of all ranks if these run side by side, else of this one alone (outside of training: one rank counts the costs)."""
+        """Collect the rows of all ranks, or if not ``together``, of this rank alone (outside of training one rank counts the costs)."""
         if together:
             return cls(dist.gather(own), dist.gather(images_R), dist.rank() * len(own))
         return cls(own, images_R, 0)
 
     def of_one_image(self, R: int) -> Tensor:
-        """Are this rank's R rows (dim 0) and all rows (dim 1) of the same image?"""
+        """Return which of this rank's R rows (dim 0) and all rows (dim 1) belong to the same image, bool (R, S)."""
         return self.images_S[self.first : self.first + R, None] == self.images_S
 
 
 def nt_xent(own_RD: Tensor, among: Gathered, temperature: float) -> Tensor:
-    """NT-Xent (Chen et al. 2020, Eq. 1): every row finds its partner among the rows of all ranks; mean over this rank's rows.
+    """Return the NT-Xent loss (Chen et al. 2020, Eq. 1), averaged over this rank's rows.
+
+    Each row must find its partner, the other view of its image, among the rows of all ranks.
 
     Args:
-        own_RD: unit vectors, a row for the first view of each image and then one for the second of each.
+        own_RD: unit vectors: the first view of every image, then the second view of every image.
         among: the rows of all ranks.
         temperature: of the cosine similarities.
     """
@@ -51,7 +54,9 @@ def nt_xent(own_RD: Tensor, among: Gathered, temperature: float) -> Tensor:
 
 
 def info_nce(own_BD: Tensor, keys: Gathered, temperature: float) -> Tensor:
-    """Every row finds its image's key among the keys of all ranks (van den Oord et al. 2018; MoCo's form); mean over this rank's rows.
+    """Return the InfoNCE loss (van den Oord et al. 2018, in MoCo's form), averaged over this rank's rows.
+
+    Each row must find its image's key among the keys of all ranks.
 
     Args:
         own_BD: unit vectors.
@@ -62,7 +67,7 @@ def info_nce(own_BD: Tensor, keys: Gathered, temperature: float) -> Tensor:
 
 
 def _found(own_RD: Tensor, among: Gathered, target_R: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy of finding a row each; other rows of the same image, its own too, do not count."""
+    """Return the cross-entropy of finding row ``target_R`` among all rows, leaving out all other rows of the same image."""
     with no_autocast(own_RD):
         similarity_RS = upcast(own_RD) @ upcast(among.rows).T / temperature
     other_RS = torch.arange(len(among.rows), device=own_RD.device) != target_R[:, None]
@@ -70,22 +75,23 @@ def _found(own_RD: Tensor, among: Gathered, target_R: Tensor, temperature: float
 
 
 def token_contrast(own_BJD: Tensor, among: Gathered, temperature: float) -> Tensor:
-    """Two tokens of one image among all tokens of the other images (Hu et al. 2022, Eq. 12 and 13, with the logarithm where it belongs).
+    """Return the contrastive loss between the tokens of an image, whose negatives are the tokens of all other images.
 
-    The mean over images and ordered pairs of its J tokens of -log(e^s / (e^s + sum of e^n)), where s is the pair's cosine similarity and n
-    the first token's to each token of another image; the image's further tokens are not among them.
+    It is the mean over images and ordered pairs of an image's J tokens of -log(e^s / (e^s + sum of e^n)). Here s is the cosine similarity
+    of the pair, and n that of the first token with each token of another image. The image's further tokens are not negatives. This is
+    Eq. 12 and 13 of Hu et al. 2022 with the misplaced logarithm corrected.
 
     Args:
         own_BJD: unit vectors.
-        among: those of all ranks, (S, J, D).
-        temperature: of the cosine similarities; the paper has 1.
+        among: unit vectors of all ranks, (S, J, D).
+        temperature: of the cosine similarities; 1 in the paper.
     """
     B, J, _ = own_BJD.shape
     with no_autocast(own_BJD):
         own_BJD, all_SJD = upcast(own_BJD), upcast(among.rows)
         to_all_BJSJ = (own_BJD.flatten(0, 1) @ all_SJD.flatten(0, 1).T / temperature).view(B, J, len(all_SJD), J)
         pairs_BJJ = own_BJD @ own_BJD.transpose(1, 2) / temperature
-    # of one image alone, which has no others, the sum is 0, and its gradient too
+    # with a single image there are no negatives, and their sum and its gradient are 0
     negatives_BJ = to_all_BJSJ.masked_fill(among.of_one_image(B)[:, None, :, None], -1e4).flatten(2).logsumexp(-1)
     loss_BJJ = F.softplus(negatives_BJ[..., None] - pairs_BJJ)
     different_JJ = ~torch.eye(J, dtype=torch.bool, device=own_BJD.device)
@@ -93,11 +99,13 @@ def token_contrast(own_BJD: Tensor, among: Gathered, temperature: float) -> Tens
 
 
 def self_distillation(student_VBK: Tensor, teacher_GBK: Tensor, temperature: float) -> Tensor:
-    """DINO (Caron et al. 2021, Eq. 3): cross-entropy, mean over images and pairs of a teacher's view and another one of the student.
+    """Return DINO's loss (Caron et al. 2021, Eq. 3): the mean cross-entropy over images and pairs of different views.
+
+    Each pair consists of a view of the teacher and another view of the student.
 
     Args:
-        student_VBK: scores, the teacher's views first.
-        teacher_GBK: probabilities.
+        student_VBK: the student's scores, with the views that the teacher sees first.
+        teacher_GBK: the teacher's probabilities.
         temperature: of the student's scores.
     """
     V, B, _ = student_VBK.shape

@@ -1,6 +1,6 @@
-"""Learning with unmasked tokens (LUT, Kim et al. 2024): masked reconstruction, and context for the tokens that are not hidden.
+"""Learning with unmasked tokens (LUT, Kim et al. 2024): masked reconstruction, and a context loss for the visible tokens.
 
-Shapes: S views of the student, R = S * B of them, view by view.
+Shapes: S views of the student, R = S * B rows, view by view.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from vitssl.objectives.masking import TokenMask, disjoint_masks, encode_visible,
 from vitssl.objectives.step import Step
 from vitssl.objectives.teacher import Distilled, Teacher
 
-STUDENT = "lut"  # the view that is made here, of all that the student sees
+STUDENT = "lut"  # name of the view that this objective makes of all the student's views
 
 
 def make_head(cfg: LutConfig, in_dim: int, out_dim: int) -> nn.Sequential:
-    """A projector or the predictor: two layers without biases."""
+    """Make a projector or the predictor: an MLP of two layers without biases."""
     head = mlp([in_dim, cfg.hidden_dim, out_dim], nn.ReLU, cfg.batch_norm, last_bias=False)
     layers.init_linear(head, "xavier")
     return head
 
 
 class Lut(Distilled):
-    """MAE, and a second term that draws what the visible tokens say of their image to what a teacher says of all tokens of another view.
+    """LUT: MAE and a second loss that draws the student's visible tokens towards the teacher's features of all tokens of another view.
 
-    The student's passes have equally many tokens and are made as one, and so are the teacher's; a batch norm sees one view at a time.
+    The student's passes have the same number of tokens and run as one batch, and so do the teacher's. Batch norms see one view at a time.
     """
 
     whole_pass = False
@@ -82,7 +82,7 @@ class Lut(Distilled):
 
     @torch.no_grad()
     def _teacher_features(self, views: list[Tensor]) -> Features:
-        """Of the view that each of the student's is compared with: the other one."""
+        """Return the teacher's features of ``views``, with tokens dropped if ``target_mask_ratio`` is set."""
         backbone, images = self.teacher["backbone"], torch.cat(views)
         embedded = backbone.embed(images)
         if not self.cfg.target_mask_ratio:
@@ -92,29 +92,34 @@ class Lut(Distilled):
     def _context(
         self, features: Features, hidden_RND: Tensor | None, mask: TokenMask, teacher: Features, images_B: Tensor, S: int
     ) -> Tensor:
-        """The mean distance of the student's predictions from the teacher's projections, over the kinds of vectors that are compared."""
+        """Return the mean distance of the student's predictions from the teacher's projections.
+
+        The mean is over the kinds of vectors to compare: pooled features, visible tokens and hidden tokens, as far as they are on.
+        """
         visible_RMD = features.tokens_BND if self.cfg.hide == "drop" else layers.take(features.tokens_BND, mask.keep_BM)
-        pairs = []
+        compared = []
         if self.cfg.level != "token":
             pooled_RD = visible_RMD.mean(1) if self.cfg.pool == "mean" else features.pooled("cls")
-            pairs.append((self.projector, pooled_RD, teacher.pooled(self.cfg.pool)))
+            compared.append((self.projector, pooled_RD, teacher.pooled(self.cfg.pool)))
         if self.cfg.level != "pooled":
-            pairs.append((self.projector, visible_RMD.flatten(0, 1), layers.take(teacher.tokens_BND, mask.keep_BM).flatten(0, 1)))
+            compared.append((self.projector, visible_RMD.flatten(0, 1), layers.take(teacher.tokens_BND, mask.keep_BM).flatten(0, 1)))
         if hidden_RND is not None and self.masked_projector is not None:
             masked_RD = (hidden_RND * mask.mask_BN[..., None]).sum(1) / mask.mask_BN.sum(1, keepdim=True)
-            pairs.append((self.masked_projector, masked_RD, teacher.pooled("mean")))
-        return torch.stack([self._distance(projector, ours, theirs, images_B, S) for projector, ours, theirs in pairs]).mean()
+            compared.append((self.masked_projector, masked_RD, teacher.pooled("mean")))
+        return torch.stack([self._distance(projector, student, target, images_B, S) for projector, student, target in compared]).mean()
 
     def _distance(self, projector: nn.Module, ours: Tensor, theirs: Tensor, images_B: Tensor, S: int) -> Tensor:
         with torch.no_grad():
             targets = self.teacher["projector"](theirs).chunk(S)
-        # one view at a time, for the batch norms
+        # one view at a time, so that batch norms see a single view
         predictions = [self.predictor(projector(view)) for view in ours.chunk(S)]
         return torch.stack([self._compared(*pair, images_B) for pair in zip(predictions, targets, strict=True)]).mean()
 
     def _compared(self, ours: Tensor, theirs: Tensor, images_B: Tensor) -> Tensor:
-        """Of one view: 2 - 2 cos; InfoNCE among the images of all ranks; or smooth L1 of the vectors as they are (of unit vectors, whose
-        differences are small, it would be a multiple of the first).
+        """Return the distance between the vectors of one view, of the kind that ``cfg.distance`` names.
+
+        It is 2 - 2 cos, InfoNCE among the images of all ranks, or smooth L1. Smooth L1 is taken of unnormalised vectors; between unit
+        vectors, whose differences are small, it would be a multiple of 2 - 2 cos.
         """
         ours, theirs = layers.upcast(ours), layers.upcast(theirs)
         if self.cfg.distance == "smooth_l1":

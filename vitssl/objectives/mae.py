@@ -1,5 +1,6 @@
-"""Masked image modelling, as SSAT's auxiliary task or for pretraining: MAE (He et al. 2022), SimMIM (Xie et al. 2022) and ConvMAE
-(Gao et al. 2022) are values of its fields.
+"""Masked image modelling, for pretraining or as SSAT's auxiliary task.
+
+MAE (He et al. 2022), SimMIM (Xie et al. 2022) and ConvMAE (Gao et al. 2022) are settings of its fields.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from vitssl.objectives.step import Step
 
 
 class Fusion(nn.Module):
-    """ConvMAE's multi-scale fusion: each earlier stage is shrunk to the output's grid and width by a strided convolution, and added.
+    """ConvMAE's multi-scale fusion, which adds the features of earlier stages to those of the last one.
 
-    The sum goes through the final norm, which in the backbone's features is applied to the last stage alone.
+    A strided convolution shrinks each earlier stage to the output's grid and width. The final norm is applied to the sum, whereas the
+    backbone applies it to the last stage alone.
     """
 
     def __init__(self, backbone: Backbone):
@@ -32,18 +34,24 @@ class Fusion(nn.Module):
         self.shrink = nn.ModuleList(shrink)
 
     def forward(self, features: Features, step: Step, kept: TokenMask | None) -> Features:
-        """``kept``: of a pass that dropped the other tokens."""
+        """Return the fused features.
+
+        Args:
+            features: of the backbone, with all intermediates.
+            step: applies the final norm.
+            kept: the mask of a pass that dropped the hidden tokens; None if the pass has all tokens.
+        """
         fused = features.intermediates[len(self.shrink)].tokens_BND
         for i, shrink in enumerate(self.shrink):
-            added = shrink(features.map(i)).flatten(2).transpose(1, 2)
+            stage_BND = shrink(features.map(i)).flatten(2).transpose(1, 2)
             if kept is not None:
-                added = layers.take(added, kept.keep_BM)
-            fused = fused + added
+                stage_BND = layers.take(stage_BND, kept.keep_BM)
+            fused = fused + stage_BND
         return Features(features.prefix_BPD, step.norm(fused), features.extra_BJD, features.grid)
 
 
 class Mae(Objective):
-    """The encoder sees a part of the patches, a decoder predicts the pixels of the hidden ones."""
+    """Masked image modelling, in which the encoder sees some of the patches and a decoder predicts the pixels of the hidden ones."""
 
     reconstructs, whole_pass = True, False
 
@@ -63,7 +71,7 @@ class Mae(Objective):
         return filled_in(prediction_BNE, step.images(self.cfg.view), mask, self.patch_px, self.cfg)
 
     def _predict(self, step: Step) -> tuple[Tensor, TokenMask]:
-        """The pixels of all patches (B, N, E), and which were hidden."""
+        """Return the predicted pixels of all patches (B, N, E), and the mask."""
         view, images_BCHW = self.cfg.view, step.images(self.cfg.view)
         mask = random_mask(len(images_BCHW), math.prod(step.grid(view)), self.cfg.mask_ratio, images_BCHW.device)
         features = encode_visible(step, view, mask, self.cfg)

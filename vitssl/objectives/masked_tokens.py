@@ -1,4 +1,4 @@
-"""Regularisers of masked tokens (Hu et al. 2022, Eq. 11 to 13).
+"""Regularisers for masked tokens (Hu et al. 2022, Eq. 11 to 13).
 
 Shapes: J masked tokens of an image, S images of all ranks.
 """
@@ -20,7 +20,11 @@ from vitssl.objectives.step import Step
 
 
 class MaskedTokens(Objective):
-    """Sparse: a linear classifier finds each token's place among the J. Contrast: an image's tokens are alike and unlike other images'."""
+    """The two regularisers of masked tokens.
+
+    Sparse: a linear classifier tells which of the J masked tokens of its image each one is. Contrast: masked tokens of the same image
+    attract each other and repel those of other images.
+    """
 
     def __init__(self, cfg: MaskedTokensConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
@@ -32,7 +36,7 @@ class MaskedTokens(Objective):
 
     def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         B = len(batch.index_B)
-        # the copies of a view one after the other: a token's negatives are the other images' of the same copy
+        # each copy of a view is treated separately: a token's negatives are tokens of other images in the same copy
         tokens = [copy_BJD for view in self.cfg.views() for copy_BJD in self._tokens(step, view).split(B)]
         terms = {}
         if self.classifier is not None:
@@ -49,7 +53,7 @@ class MaskedTokens(Objective):
         return features.extra_BJD if self.cfg.normed else features.intermediates[self.out_indices[0]].extra_BJD
 
     def _sparse(self, tokens_BJD: Tensor) -> Tensor:
-        """Eq. 11, mean over the images."""
+        """Return the cross-entropy of Eq. 11, averaged over the images."""
         logits_BJJ = layers.upcast(self.classifier(tokens_BJD))
         places_BJ = torch.arange(tokens_BJD.shape[1], device=tokens_BJD.device).expand(len(tokens_BJD), -1)
         return F.cross_entropy(logits_BJJ.flatten(0, 1), places_BJ.flatten())

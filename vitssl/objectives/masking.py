@@ -1,4 +1,4 @@
-"""Masked modelling: which tokens a pass sees, the patches' pixels as targets, the error over the hidden ones."""
+"""Tools for masked modelling: random masks, the pixels of patches as targets, and the error over hidden patches."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from vitssl.backbones.base import Features
 from vitssl.config.objectives.reconstruction import ReconstructionConfig
 from vitssl.objectives.step import Step
 
-EPS = 1e-6  # of a patch's variance
+EPS = 1e-6  # added to a patch's variance
 
 
 class TokenMask(NamedTuple):
-    """A choice of tokens, the same number for every image."""
+    """Which tokens of each image are visible; their number is the same for every image."""
 
     keep_BM: Tensor  # int64 indices of the visible tokens, in no particular order
     mask_BN: Tensor  # bool, True = hidden
@@ -36,19 +36,20 @@ def random_mask(
 def disjoint_masks(
     batch_size: int, num_tokens: int, kept: Sequence[int], device: torch.device | None = None, generator: torch.Generator | None = None
 ) -> list[TokenMask]:
-    """Masks that keep no token in common: of one random permutation of each image's tokens the first ``kept[0]``, the next ``kept[1]``, ...
+    """Draw masks that keep no token in common.
 
-    LUT's code draws the masks of its two views this way; with two numbers that add up to ``num_tokens``, one hides what the other keeps.
+    Of a random permutation of each image's tokens, the first mask keeps the first ``kept[0]``, the second the next ``kept[1]``, and so on.
+    LUT's code draws the masks of its two views this way. If two numbers add up to ``num_tokens``, one mask hides what the other keeps.
     """
     assert all(count > 0 for count in kept) and sum(kept) <= num_tokens, f"{num_tokens} tokens have no disjoint parts of {list(kept)}"
     noise_BN = torch.rand(batch_size, num_tokens, generator=generator, device=device)
     parts = noise_BN.argsort(dim=1)[:, : sum(kept)].split(list(kept), dim=1)
-    # of floats, since fvcore, by which tests/costs/test_cost.py counts, knows no scatter of a bool
+    # scatters floats, since fvcore, with which tests/costs/test_cost.py counts, does not support scattering bools
     return [TokenMask(keep_BM, torch.ones_like(noise_BN).scatter(1, keep_BM, 0.0).bool()) for keep_BM in parts]
 
 
 def patchify(images_BCHW: Tensor, patch_px: int) -> Tensor:
-    """(B, N, E), each patch row by row with the channels innermost."""
+    """Cut images into patches (B, N, E), each row by row with the channels innermost."""
     B, C, H, W = images_BCHW.shape
     rows, columns = H // patch_px, W // patch_px
     patches = images_BCHW.reshape(B, C, rows, patch_px, columns, patch_px)
@@ -56,7 +57,7 @@ def patchify(images_BCHW: Tensor, patch_px: int) -> Tensor:
 
 
 def unpatchify(patches_BNE: Tensor, grid: tuple[int, int]) -> Tensor:
-    """The inverse of ``patchify`` for a grid of rows and columns, (B, C, H, W)."""
+    """Invert ``patchify`` for images of three channels whose patches form ``grid``, (B, 3, H, W)."""
     B, _, E = patches_BNE.shape
     rows, columns = grid
     patch_px = math.isqrt(E // 3)
@@ -65,26 +66,26 @@ def unpatchify(patches_BNE: Tensor, grid: tuple[int, int]) -> Tensor:
 
 
 def normalize_patches(patches_BNE: Tensor) -> Tensor:
-    """Each patch to mean 0 and unbiased variance 1 (MAE's normalised pixels)."""
+    """Normalise each patch to mean 0 and unbiased variance 1 (MAE's normalised pixels)."""
     variance, mean = torch.var_mean(patches_BNE, dim=-1, keepdim=True)
     return (patches_BNE - mean).div_((variance + EPS).sqrt())
 
 
 def masked_error(prediction_BNE: Tensor, target_BNE: Tensor, mask_BN: Tensor, kind: str) -> Tensor:
-    """Squared (l2) or absolute (l1) error: mean over a patch's values, then over the masked patches of all images."""
+    """Return the mean squared (l2) or absolute (l1) error over the values of the masked patches of all images."""
     error = F.mse_loss if kind == "l2" else F.l1_loss
-    # this and the sum make one pass each over the step's largest tensor and one back; a mean's gradient would be written out
+    # the error and the sum each need one forward and one backward pass over the step's largest tensor; a mean would store its gradient too
     error_BN = error(layers.upcast(prediction_BNE), target_BNE, reduction="none").sum(-1)
     return (error_BN * mask_BN).sum() / (mask_BN.sum() * target_BNE.shape[-1])
 
 
 def encode_visible(step: Step, view: str, mask: TokenMask, cfg: ReconstructionConfig) -> Features:
-    """A pass in which the masked tokens are dropped, or replaced by a learned one."""
+    """Run a pass over ``view`` in which the masked tokens are dropped, or replaced by a learned token."""
     return step.encode(view, keep_BM=mask.keep_BM) if cfg.hide == "drop" else step.encode(view, mask_BN=mask.mask_BN)
 
 
 def reconstruction_error(prediction_BNE: Tensor, images_BCHW: Tensor, mask: TokenMask, patch_px: int, cfg: ReconstructionConfig) -> Tensor:
-    """Mean error of the hidden patches, whose targets are the images' pixels, normalised per patch or as they are."""
+    """Return the mean error of the hidden patches, whose targets are the images' pixels, optionally normalised per patch."""
     target_BNE = patchify(images_BCHW, patch_px)
     if cfg.normalize_targets:
         target_BNE = normalize_patches(target_BNE)
@@ -94,9 +95,9 @@ def reconstruction_error(prediction_BNE: Tensor, images_BCHW: Tensor, mask: Toke
 def filled_in(
     prediction_BNE: Tensor, images_BCHW: Tensor, mask: TokenMask, patch_px: int, cfg: ReconstructionConfig
 ) -> tuple[Tensor, Tensor]:
-    """Images without the hidden patches (the data's mean colour is there), and with what is predicted for them, (B, 3, H, W).
+    """Return the images with hidden patches in the data's mean colour, and with predictions in the hidden patches, (B, 3, H, W) each.
 
-    Normalised predictions get the mean and the deviation of the true patch.
+    Normalised predictions are scaled by the standard deviation and shifted by the mean of the true patch.
     """
     patches_BNE, hidden_BN1 = patchify(images_BCHW, patch_px), mask.mask_BN[..., None]
     prediction_BNE = layers.upcast(prediction_BNE)

@@ -1,4 +1,4 @@
-"""Contrastive learning, as SimCLR (Chen et al. 2020).
+"""Contrastive learning as in SimCLR (Chen et al. 2020).
 
 Shapes: R = 2B rows of this rank, S rows of all ranks.
 """
@@ -21,9 +21,9 @@ from vitssl.objectives.step import Step
 
 
 class Simclr(Objective):
-    """Two views of an image attract each other and repel all other images of the global batch.
+    """SimCLR, in which two views of an image attract each other and repel all other images of the global batch.
 
-    The projection head has its batch norms after the hidden layers, and with ``last_batch_norm`` after the last one.
+    The projection head has batch norms after the hidden layers, and with ``last_batch_norm`` also after the last layer.
     """
 
     def __init__(self, cfg: SimclrConfig, run: config.Run, backbone: Backbone, num_classes: int):
@@ -35,7 +35,7 @@ class Simclr(Objective):
 
     def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         features_RD = torch.cat([step.encode(view).pooled(self.cfg.pool) for view in self.cfg.views()])
-        # one view at a time: with both in one batch, a batch norm would tell each view about the other
+        # one view at a time, since a batch norm over both would leak information from one view to the other
         projected_RD = torch.cat([self.head(view_BD) for view_BD in features_RD.chunk(2)])
         own_RD = F.normalize(layers.upcast(projected_RD), dim=1)
         return {"simclr": nt_xent(own_RD, Gathered.of(own_RD, batch.index_B.repeat(2), self.training), self.cfg.temperature)}

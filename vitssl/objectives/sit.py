@@ -17,12 +17,12 @@ from vitssl.objectives.inpainting import corrupt
 from vitssl.objectives.losses import Gathered, nt_xent
 from vitssl.objectives.step import Step
 
-VIEW = "sit"  # made here
-A = {"sit_rotation": 1.0, "sit_contrast": 1.0, "sit_reconstruction": 0.5}  # a of each term's uncertainty weight, as in the code
+VIEW = "sit"  # name of the view that this objective makes
+A = {"sit_rotation": 1.0, "sit_contrast": 1.0, "sit_reconstruction": 0.5}  # factor a in each term's uncertainty weight, as in the code
 
 
 def turned(images_RCHW: Tensor, quarters_R: Tensor) -> Tensor:
-    """Each square image turned counterclockwise by its number of quarters, as ``torch.rot90``."""
+    """Rotate each square image counterclockwise by its number of quarter turns, as ``torch.rot90`` does."""
     quarters = quarters_R[:, None, None, None]
     images_RCHW = torch.where(quarters % 2 == 1, images_RCHW.transpose(2, 3), images_RCHW)
     images_RCHW = torch.where((quarters == 1) | (quarters == 2), images_RCHW.flip(2), images_RCHW)
@@ -30,10 +30,13 @@ def turned(images_RCHW: Tensor, quarters_R: Tensor) -> Tensor:
 
 
 class Sit(Objective):
-    """Turned and corrupted views: the first token finds the rotation, the second its partner, and the patches give the turned image back.
+    """SiT, which solves three tasks on rotated and corrupted views.
+
+    The class token predicts the rotation, the second token finds the other view of its image, and the patch tokens restore the rotated
+    image.
 
     Attributes:
-        log_weights: s of each term, where uncertainty is learned.
+        log_weights: the parameter s of each term if uncertainty is learned, otherwise None.
     """
 
     reconstructs, whole_pass = True, False
@@ -64,13 +67,16 @@ class Sit(Objective):
         return terms
 
     def reconstruct(self, step: Step, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Of images that are not turned."""
+        """Return corrupted images and their reconstructions, without rotation."""
         corrupted_RCHW = corrupt(step.images(self.cfg.view), len(batch.index_B), self.cfg)
         step.add(VIEW, corrupted_RCHW)
         return corrupted_RCHW, layers.upcast(self.decoder(step.encode(VIEW)))
 
     def weight(self, term: str, progress: Tensor) -> float | Tensor:
-        """Of the three terms exp(-a s), or in the first release a exp(-s), which the optimiser learns."""
+        """Return ``cfg.weight``, times a learned uncertainty weight for the terms of the three tasks if uncertainty is on.
+
+        That weight is exp(-a s), or a exp(-s) as in the first release.
+        """
         if self.log_weights is None or term not in A:
             return self.cfg.weight
         a, s = A[term], self.log_weights[term]
@@ -78,5 +84,5 @@ class Sit(Objective):
 
     def _contrast(self, tokens_RD: Tensor, images_R: Tensor) -> Tensor:
         own_RD = F.normalize(layers.upcast(self.projection(tokens_RD)), dim=1)
-        together = self.training and self.cfg.negatives == "global"
-        return nt_xent(own_RD, Gathered.of(own_RD, images_R, together), self.cfg.temperature)
+        all_ranks = self.training and self.cfg.negatives == "global"
+        return nt_xent(own_RD, Gathered.of(own_RD, images_R, all_ranks), self.cfg.temperature)

@@ -1,4 +1,4 @@
-"""One step as objectives see it: the views of a batch and the backbone's passes over them."""
+"""The step that objectives share: the views of a batch and the backbone's passes over them."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from vitssl.data.loading.batch import Batch
 
 
 class Step:
-    """The passes of one training step, or of one prediction.
+    """The backbone's passes in one training step or one prediction.
 
-    A full pass over a view (no token hidden) runs once and all objectives share its features; a masked pass runs on every call, since
+    A full pass over a view, with no token hidden, runs once, and all objectives share its features. A masked pass runs on every call, since
     its mask belongs to one objective. All passes over a view share its patch embedding.
 
-    A classifier is evaluated with the running statistics of batch norms, so these come from full passes: passes over masked images, or
-    over images that an objective made, leave them unchanged. Only where no objective makes a full pass (MAE alone) do those update them.
+    A classifier is evaluated with the running statistics of batch norms, so these must come from full passes. Passes over masked images, or
+    over images that an objective made, leave them unchanged. They update them only if no objective makes a full pass (as with MAE alone).
 
     Args:
         backbone: the network.
         batch: the views.
-        out_indices: the intermediate places whose features some objective reads.
-        whole_pass: does some objective make a full pass?
-        frozen: the backbone is not trained.
+        out_indices: the intermediate layers whose features any objective reads.
+        whole_pass: whether any objective makes a full pass.
+        frozen: whether the backbone stays untrained.
     """
 
     def __init__(
@@ -38,12 +38,12 @@ class Step:
         self._passes: dict[str, Features] = {}
 
     def encode(self, view: str, *, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None) -> Features:
-        """The features of a view.
+        """Return the features of a view.
 
         Args:
             view: its name.
-            keep_BM: the tokens to keep, as ``TokenMask.keep_BM``; the others are dropped.
-            mask_BN: the tokens to replace by a learned one, as ``TokenMask.mask_BN``.
+            keep_BM: the tokens to keep, as in ``TokenMask.keep_BM``; the others are dropped.
+            mask_BN: the tokens to replace by a learned one, as in ``TokenMask.mask_BN``.
         """
         full = keep_BM is None and mask_BN is None
         if full and view in self._passes:
@@ -62,18 +62,18 @@ class Step:
         return nullcontext() if whole or not self._whole_pass else norms.frozen_statistics(self._backbone)
 
     def norm(self, tokens: Tensor) -> Tensor:
-        """The backbone's final norm, for intermediate tokens (..., D) of its output's width."""
+        """Apply the backbone's final norm to intermediate tokens (..., D) of the output's width."""
         return self._backbone.norm(tokens)
 
     def images(self, view: str) -> Tensor:
-        """The view's images, (count * B, 3, H, W)."""
+        """Return the images of ``view``, (count * B, 3, H, W)."""
         return self._views[view]
 
     def grid(self, view: str) -> tuple[int, ...]:
-        """Rows and columns of the view's N tokens, before them time where the backbone takes videos."""
+        """Return the rows and columns of the N tokens of ``view``; backbones for videos put a time axis before them."""
         return self._backbone.grid_of(self._views[view])
 
     def add(self, view: str, images_BCHW: Tensor) -> None:
-        """Register images that an objective makes (corrupted ones, say) as a view of another name."""
+        """Register images that an objective makes, for example by corruption, as a view with a new name."""
         assert view not in self._views, f"view {view!r} exists already"
         self._views[view] = images_BCHW

@@ -1,4 +1,4 @@
-"""The teacher of self-distillation: a moving average of the student, the schedule of its momentum, and what follows from having one."""
+"""The teacher of self-distillation, which is a moving average of the student; its momentum schedule; a base class for its objectives."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from vitssl.objectives.base import Objective
 
 
 def rising_momentum(start: float, progress: float) -> float:
-    """Half a cosine from ``start`` to 1, as ``progress`` goes from 0 to 1 (BYOL, DINO)."""
+    """Return a momentum that rises along half a cosine from ``start`` to 1 as ``progress`` goes from 0 to 1 (BYOL, DINO)."""
     return 1 - (1 - start) * (math.cos(math.pi * progress) + 1) / 2
 
 
 class Teacher(nn.ModuleDict):
-    """Copies of the student's modules, by name; in evaluation mode, and never trained.
+    """Copies of the student's modules by name, which stay in evaluation mode and are never trained.
 
     They belong to the objective's state, so that a resumed run continues with them.
 
     Args:
-        batch_statistics: the modules whose batch norms take their batch's statistics while the student trains (most public code); the
-            others take the running averages.
-        average_buffers: buffers (a batch norm's averages) follow by the moving average too; else they are copied.
-        students: by name.
+        batch_statistics: the modules whose batch norms use the statistics of their batch while the student trains, as in most public
+            code; the others use the running averages.
+        average_buffers: update buffers (the averages of batch norms) by the moving average too, instead of copying them.
+        students: the student's modules by name.
     """
 
     def __init__(self, batch_statistics: Collection[str] = (), average_buffers: bool = False, **students: nn.Module):
@@ -36,7 +36,7 @@ class Teacher(nn.ModuleDict):
         self.requires_grad_(False).eval()
 
     def train(self, mode: bool = True) -> Teacher:
-        """Stays in evaluation mode, with no drop-path, except for batch norms as described above."""
+        """Stay in evaluation mode, without drop-path, except for the batch norms of ``batch_statistics``, which follow ``mode``."""
         super().train(False)
         for part in (part for name in self._batch_statistics for part in self[name].modules()):
             if isinstance(part, nn.modules.batchnorm._BatchNorm):
@@ -45,31 +45,31 @@ class Teacher(nn.ModuleDict):
 
     @torch.no_grad()
     def ema_update(self, momentum: float, **students: nn.Module) -> None:
-        """Parameters become momentum x teacher's + (1 - momentum) x student's; buffers likewise, or they are copied.
+        """Set parameters to momentum x teacher's + (1 - momentum) x student's; buffers likewise, or they are copied.
 
-        The objective's ``after_step`` calls it, once per optimiser step, and ``start`` with a momentum of 0.
+        The objective's ``after_step`` calls this once per optimiser step, and its ``start`` with a momentum of 0.
         """
         assert students.keys() == self.keys(), f"the teacher of {list(self)} cannot follow {list(students)}"
         for name, student in students.items():
             torch._foreach_lerp_(list(self[name].parameters()), list(student.parameters()), 1 - momentum)
             for buffer, student_buffer in zip(self[name].buffers(), student.buffers(), strict=True):
-                if self._average_buffers and buffer.is_floating_point():  # a counter of batches is not
+                if self._average_buffers and buffer.is_floating_point():  # counters of batches are integers, and are copied
                     buffer.lerp_(student_buffer, 1 - momentum)
                 else:
                     buffer.copy_(student_buffer)
 
 
 class Distilled(Objective):
-    """An objective whose teacher follows the backbone, and those of the objective's own modules that it has by the same names."""
+    """Base class of objectives whose teacher follows the backbone and those of the objective's own modules that it contains by name."""
 
     teacher: Teacher
 
     def momentum(self, progress: float) -> float:
-        """The teacher's, after a step."""
+        """Return the teacher's momentum after a step."""
         return rising_momentum(self.cfg.teacher_momentum, progress)
 
     def start(self, backbone: Backbone, class_counts_K: Tensor) -> None:
-        if not self.is_loaded:  # else the teacher is too
+        if not self.is_loaded:  # a loaded objective has its teacher already
             self._follow(0.0, backbone)
 
     def after_step(self, backbone: Backbone, progress: float) -> None:

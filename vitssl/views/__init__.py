@@ -1,4 +1,4 @@
-"""Images to views, on the device: what a Run's objectives see of a batch, and what its evaluation does."""
+"""Views of images, computed on the device: what a Run's objectives see of a batch in training, and what evaluation sees."""
 
 from vitssl.views.pipeline import EvalView, TrainViews
 

@@ -1,8 +1,8 @@
-"""RandAugment and AutoAugment: which image undergoes what is drawn on the CPU, then done on the device.
+"""RandAugment and AutoAugment. Operations are drawn for each image on the CPU and applied on the device.
 
-Operations, magnitudes and policies are timm's, and for ``cifar10`` those of SL-ViT's public code, with two differences: the rotations,
-shears and translations of an image are put together into one affine map, done before the colour operations with one interpolation;
-and pixels that one of them moves out of the image keep their value where the next moves them back.
+Operations, magnitudes and policies are timm's, or for ``cifar10`` those of SL-ViT's public code, with two differences. The rotations,
+shears and translations of an image are combined into one affine map, which is applied before the colour operations with a single
+interpolation. Pixels that one of these moves out of the image keep their value if the next moves them back.
 
 Shapes: T steps of a policy (operations one after the other), E entries of a policy.
 """
@@ -23,12 +23,12 @@ from vitssl.views.image_op import ImageOp
 from vitssl.views.random import StepRandom
 from vitssl.views.resample import warp
 
-HIGHEST, HIGHEST_CIFAR = 10.0, 9.0  # magnitudes
-NONE = -1
+HIGHEST, HIGHEST_CIFAR = 10.0, 9.0  # highest magnitudes
+NONE = -1  # no operation
 GEOMETRY = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
 OPERATIONS = (*GEOMETRY, *color.OPS)
 
-# timm's name -> operation, and its argument for a level in [0, 1] and a random sign
+# timm's name -> the operation here, and a function from a level in [0, 1] and a random sign to its argument
 Arguments = dict[str, tuple[str, Callable[[np.ndarray, np.ndarray], np.ndarray]]]
 ARGUMENTS: Arguments = {
     "AutoContrast": ("AutoContrast", lambda level, sign: level),
@@ -50,9 +50,9 @@ for _name in ("Color", "Contrast", "Brightness", "Sharpness"):  # blend factors;
     ARGUMENTS[_name] = (_name, lambda level, sign: level * 1.8 + 0.1)
     ARGUMENTS[f"{_name}Increasing"] = (_name, lambda level, sign: np.maximum(1 + sign * level * 0.9, 0.1))
 
-# The CIFAR-10 policy's ranges have ten equally spaced values, magnitudes 0 to 9
+# The ranges of the CIFAR-10 policy have ten equally spaced values, for magnitudes 0 to 9
 CIFAR_ARGUMENTS = ARGUMENTS | {
-    "Rotate": ("Rotate", lambda level, sign: level * 30),  # counter-clockwise, always
+    "Rotate": ("Rotate", lambda level, sign: level * 30),  # always counter-clockwise
     "TranslateXRel": ("TranslateX", lambda level, sign: sign * level * 150 / 331),
     "TranslateYRel": ("TranslateY", lambda level, sign: sign * level * 150 / 331),
     "Posterize": ("Posterize", lambda level, sign: np.rint(8 - level * 4)),
@@ -66,7 +66,7 @@ RAND_AUGMENT = (
 )  # fmt: skip
 RAND_AUGMENT_INCREASING = tuple(f"{name}Increasing" if f"{name}Increasing" in ARGUMENTS else name for name in RAND_AUGMENT)
 
-# AutoAugment (Cubuk et al. 2019), Tables 9 and 7: operation, probability, magnitude, twice a line
+# AutoAugment (Cubuk et al. 2019), Tables 9 and 7: two operations per line, each with probability and magnitude
 AUTO_AUGMENT = {
     "original": """
         PosterizeOriginal 0.4 8  Rotate 0.6 9
@@ -124,13 +124,19 @@ AUTO_AUGMENT = {
 
 
 class SampledOps(NamedTuple):
-    """What each image undergoes, in this order."""
+    """The operations that each image undergoes, in order, with their arguments."""
 
     operation_BT: np.ndarray  # index into OPERATIONS, or NONE
     argument_BT: np.ndarray
 
     def image_ops(self, side: int, fill_C: Tensor, interpolation: str) -> Iterator[ImageOp]:
-        """First the geometry of all steps, then the colours step by step."""
+        """Yield one geometric operation for all steps, then the colour operations step by step.
+
+        Args:
+            side: pixels per side of the images.
+            fill_C: colour of pixels from outside of the image.
+            interpolation: of the geometric operation.
+        """
         map_B33, moved_B = self.geometry(side)
         yield ImageOp(partial(warp, fill_C=fill_C, interpolation=interpolation), moved_B, map_B33[:, :2])
         for operation_B, argument_B in zip(self.operation_BT.T, self.argument_BT.T, strict=True):
@@ -138,18 +144,21 @@ class SampledOps(NamedTuple):
                 yield ImageOp(color.OPS[OPERATIONS[operation]], operation_B == operation, argument_B)
 
     def geometry(self, side: int) -> tuple[np.ndarray, np.ndarray]:
-        """The map of each image, (B, 3, 3), and whether there is one, (B,)."""
+        """Return the affine map of each image, (B, 3, 3), and whether the image has any geometric operation, (B,)."""
         map_B33 = np.tile(np.eye(3), (len(self.operation_BT), 1, 1))
         for operation_B, argument_B in zip(self.operation_BT.T, self.argument_BT.T, strict=True):
             for index, name in enumerate(GEOMETRY):
                 affected_B = operation_B == index
-                # a later operation looks into the result of the earlier ones: a place goes through its map first
+                # a later operation reads the result of earlier ones, so output coordinates pass through its map first
                 map_B33[affected_B] = map_B33[affected_B] @ affine(name, argument_B[affected_B], side)
         return map_B33, np.isin(self.operation_BT, range(len(GEOMETRY))).any(1)
 
 
 def affine(operation: str, argument_B: np.ndarray, side: int) -> np.ndarray:
-    """(B, 3, 3): output place (x, y, 1) to source place, pixels from the upper left corner, as Pillow's rotate and transform."""
+    """Return the maps (B, 3, 3) from output to source coordinates (x, y, 1) of an operation, as in Pillow's rotate and transform.
+
+    Coordinates are in pixels from the upper left corner.
+    """
     map_B33 = np.tile(np.eye(3), (len(argument_B), 1, 1))
     if operation == "Rotate":
         cos_B, sin_B, half = np.cos(np.deg2rad(argument_B)), np.sin(np.deg2rad(argument_B)), side / 2
@@ -167,17 +176,17 @@ def affine(operation: str, argument_B: np.ndarray, side: int) -> np.ndarray:
 
 
 class Policy(NamedTuple):
-    """Which entries an image may get. RandAugment draws an entry for every step, AutoAugment a row of entries for all steps."""
+    """The entries that an image may get. RandAugment draws an entry for every step, AutoAugment a row of entries for all steps."""
 
     entries: list[tuple[str, float, float]]  # timm's operation name, probability, magnitude
-    rows: np.ndarray  # int (rows, T), of entries
-    independent: bool  # a row for every step
-    magnitude_std: float = 0.0  # above 100: uniform in [0, magnitude], as timm
-    highest: float = HIGHEST  # magnitude
+    rows: np.ndarray  # int (rows, T), indices into the entries
+    independent: bool  # whether every step draws its own row
+    magnitude_std: float = 0.0  # above 100: magnitudes are uniform in [0, magnitude], as in timm
+    highest: float = HIGHEST  # highest magnitude
     arguments: Arguments = ARGUMENTS
 
     def sample(self, random: StepRandom) -> SampledOps:
-        """Operations and arguments of every image."""
+        """Draw the operations of every image and their arguments."""
         count, steps = self.rows.shape
         which_BT, whether_BT, sign_BT = np.moveaxis(random.uniform("auto_augment", steps, 3), -1, 0)
         row_BT = (which_BT * count).astype(int)
@@ -201,10 +210,14 @@ class Policy(NamedTuple):
 
 
 def parse(text: str, where: str = "") -> Policy:
-    """The policy of ``rand-m9-mstd0.5-inc1`` and the like, ``original`` or ``cifar10``.
+    """Return the policy that ``text`` describes: ``original``, ``cifar10``, or RandAugment such as ``rand-m9-mstd0.5-inc1``.
+
+    Args:
+        text: the value of the field ``auto_augment``.
+        where: path of the view, which errors put before the field's name.
 
     Raises:
-        ConfigError: an unknown name or section; ``where`` is put before the field's name.
+        ConfigError: an unknown name or section.
     """
     name, *sections = text.split("-")
     if text == "cifar10":

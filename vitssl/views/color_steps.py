@@ -1,4 +1,4 @@
-"""The steps of a view's ``color``: which image undergoes what is drawn on the CPU, then done on the device.
+"""The steps of a view's field ``color``. Operations are drawn for each image on the CPU and applied on the device.
 
 Shapes: B images, all copies of a view.
 """
@@ -16,11 +16,11 @@ from vitssl.views import color
 from vitssl.views.image_op import ImageOp, Operation
 from vitssl.views.random import StepRandom
 
-JITTERED = (color.brightness, color.contrast, color.color, color.hue)  # as the strengths of a jitter
+JITTERED = (color.brightness, color.contrast, color.color, color.hue)  # in the order of a jitter's strengths
 
 
 def color_ops(steps: list[ColorStep], random: StepRandom) -> Iterator[ImageOp]:
-    """The operations of all steps, in order."""
+    """Yield the operations of all steps in order, with the images that undergo them and their arguments."""
     counts: Counter[str] = Counter()
     for step in steps:
         choices, choice_B = step.choices(), np.array(0)
@@ -35,7 +35,7 @@ def color_ops(steps: list[ColorStep], random: StepRandom) -> Iterator[ImageOp]:
 
 
 def _purpose(name: str, counts: Counter[str]) -> str:
-    """What the random numbers are for; a repeated operation draws other numbers than the first."""
+    """Return the purpose of an operation's random numbers; a repeated operation gets another purpose, and so other numbers."""
     name = {"gray": "grayscale"}.get(name, name)
     counts[name] += 1
     return name if counts[name] == 1 else f"{name}#{counts[name]}"
@@ -44,7 +44,7 @@ def _purpose(name: str, counts: Counter[str]) -> str:
 def _operations(
     op: Jitter | Gray | Blur | Solarize, purpose: str, random: StepRandom
 ) -> Iterator[tuple[Operation, np.ndarray | float, np.ndarray | bool]]:
-    """Each with its argument and whom it is for, one per image or one for all."""
+    """Yield the operations of one step, each with its argument and the images it applies to, per image or the same for all."""
     match op:
         case Jitter():
             arguments = {}
@@ -52,7 +52,7 @@ def _operations(
                 low, high = (-strength, strength) if operation is color.hue else (max(1 - strength, 0), 1 + strength)
                 if strength > 0:
                     arguments[i] = low + (high - low) * random.uniform(f"{purpose}/{operation.__name__}")
-            # as torchvision's, but in one random order for all images of a step
+            # as in torchvision, but with one random order for all images of a step
             for which_B in random.order(f"{purpose}/order", len(op.strength)).T:
                 for i in np.unique(which_B[np.isin(which_B, list(arguments))]):
                     yield JITTERED[i], arguments[i], which_B == i

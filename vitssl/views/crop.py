@@ -1,4 +1,4 @@
-"""Which part of each image a view shows, as torchvision's RandomResizedCrop, RandomCrop, Resize and CenterCrop."""
+"""Crops: which part of each image a view shows, as in torchvision's RandomResizedCrop, RandomCrop, Resize and CenterCrop."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from vitssl.views.resample import Window
 
 
 def random_resized(view: View, random: StepRandom, sizes_B2: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Upper left corners and sizes (height, width) of the crops, int (B, 2), as torchvision's RandomResizedCrop.
+    """Draw upper left corners and sizes (height, width) of crops, int (B, 2) each, as torchvision's RandomResizedCrop does.
 
-    Ten attempts at an area (uniform) and an aspect ratio (log-uniform); then the largest centred crop within the ratios.
+    There are ten attempts at an area (uniform) and an aspect ratio (log-uniform). If none fits, the crop is the largest centred one
+    within the ratios.
     """
     unit_B10_2 = random.uniform("crop/shape", 10, 2)
     area_B10 = np.prod(sizes_B2, axis=1)[:, None] * (view.scale[0] + (view.scale[1] - view.scale[0]) * unit_B10_2[..., 0])
@@ -31,7 +32,7 @@ def random_resized(view: View, random: StepRandom, sizes_B2: np.ndarray) -> tupl
 
 
 def crop_windows(view: View, out_px: int, random: StepRandom, sizes_B2: np.ndarray) -> tuple[Window, Window]:
-    """Windows of the rows and the columns for ``view.crop``, the flip included."""
+    """Return the windows of rows and columns for ``view.crop``, including the flip."""
     nothing_B2 = np.zeros_like(sizes_B2)
     corner_B2, crop_B2, resized_B2, offset_B2 = nothing_B2, sizes_B2, np.full_like(sizes_B2, out_px), nothing_B2
     if view.crop == "random_resized":
@@ -49,12 +50,15 @@ def _windows(*fields_B2: np.ndarray) -> tuple[Window, Window]:
 
 
 def short_side(sizes_B2: np.ndarray, px: int) -> np.ndarray:
-    """Sizes after torchvision's Resize of the short side; the long side is cut to whole pixels."""
+    """Return the sizes after torchvision's Resize of the short side to ``px``; the long side is rounded down to whole pixels."""
     return px * sizes_B2 // sizes_B2.min(axis=1, keepdims=True)
 
 
 def centre_windows(out_px: int, crop_share: float, sizes_B2: np.ndarray) -> tuple[Window, Window]:
-    """Resize the short side to ``out_px / crop_share``, cut out the centre: torchvision's Resize and CenterCrop, with their rounding."""
+    """Return the windows of torchvision's Resize and CenterCrop, with their rounding.
+
+    The short side is resized to ``out_px / crop_share``, then the centre is cut out.
+    """
     resized_B2 = short_side(sizes_B2, int(out_px / crop_share))
     offset_B2 = np.rint((resized_B2 - out_px) / 2).astype(int)
     nothing_B2 = np.zeros_like(sizes_B2)

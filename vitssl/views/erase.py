@@ -1,6 +1,6 @@
-"""Random erasing of normalised images, as timm's.
+"""Random erasing of normalised images, as in timm.
 
-Shapes: N boxes, each in another image.
+Shapes: N boxes, each in a different image.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ ERASED_RATIO = (0.3, 1 / 0.3)  # height / width
 
 
 class Boxes(NamedTuple):
-    """Integers; rows and columns in pixels."""
+    """Boxes to erase, as integers; rows and columns in pixels."""
 
-    image_N: np.ndarray
-    corner_N2: np.ndarray  # the upper left one
-    size_N2: np.ndarray
+    image_N: np.ndarray  # index of the image
+    corner_N2: np.ndarray  # upper left corner
+    size_N2: np.ndarray  # height, width
 
     def take(self, which: np.ndarray) -> Boxes:
         return Boxes(*(values[which] for values in self))
 
 
 def erased_boxes(view: View, random: StepRandom, side: int) -> Boxes:
-    """The first of ten attempts (area uniform, ratio log-uniform) that is inside the image."""
+    """Draw a box for each image to erase: the first of ten attempts (area uniform, ratio log-uniform) that fits into the image."""
     unit_B10_2, place_B2 = random.uniform("erasing/shape", 10, 2), random.uniform("erasing/place", 2)
     area_B10 = side**2 * np.interp(unit_B10_2[..., 0], (0, 1), view.erasing_scale)
     ratio_B10 = np.exp(np.interp(unit_B10_2[..., 1], (0, 1), np.log(ERASED_RATIO)))
@@ -42,7 +42,7 @@ def erased_boxes(view: View, random: StepRandom, side: int) -> Boxes:
 
 
 def erase(images_BCSS: Tensor, view: View, random: StepRandom) -> None:
-    """Fill boxes in place: with standard normal noise (timm's mode ``pixel``), or with zero, the mean colour (``const``)."""
+    """Fill random boxes in place with standard normal noise (timm's mode ``pixel``) or with zero, the mean colour (``const``)."""
     boxes = erased_boxes(view, random, images_BCSS.shape[-1])
     slice_N = random.slice_B()[boxes.image_N]
     boxes, counts = boxes.take(np.argsort(slice_N, kind="stable")), np.bincount(slice_N, minlength=len(random.slices)).tolist()
@@ -52,14 +52,14 @@ def erase(images_BCSS: Tensor, view: View, random: StepRandom) -> None:
 
 
 def erase_at_once(images_BCSS: Tensor, boxes: Boxes, counts: list[int], mode: str, generators: list[torch.Generator]) -> None:
-    """In few kernels, and noise as large as the images: for a GPU, where launching is what costs.
+    """Fill all boxes with few kernels but noise as large as the images, for GPUs, where kernel launches dominate the cost.
 
     Args:
-        images_BCSS: of all slices.
-        boxes: slice by slice.
-        counts: boxes of each slice.
+        images_BCSS: images of all slices.
+        boxes: the boxes, slice by slice.
+        counts: number of boxes in each slice.
         mode: pixel or const.
-        generators: of each slice's noise.
+        generators: one for the noise of each slice.
     """
     place_S, start_N21 = np.arange(images_BCSS.shape[-1]), boxes.corner_N2[..., None]
     inside_N2S = (place_S >= start_N21) & (place_S < start_N21 + boxes.size_N2[..., None])
@@ -75,10 +75,13 @@ def erase_at_once(images_BCSS: Tensor, boxes: Boxes, counts: list[int], mode: st
 
 
 def erase_one_by_one(images_BCSS: Tensor, boxes: Boxes, counts: list[int], mode: str, generators: list[torch.Generator]) -> None:
-    """With no more noise than is needed: for a CPU, where drawing it is what costs. Arguments as of ``erase_at_once``."""
-    generator_of = (generator for generator, count in zip(generators, counts, strict=True) for _ in range(count))
-    places = zip(*(values.tolist() for values in boxes), strict=True)
-    for (i, (top, left), (height, width)), generator in zip(places, generator_of, strict=True):
+    """Fill boxes one by one with no more noise than needed, for CPUs, where drawing it dominates the cost.
+
+    Takes the same arguments as ``erase_at_once``.
+    """
+    box_generators = (generator for generator, count in zip(generators, counts, strict=True) for _ in range(count))
+    coordinates = zip(*(values.tolist() for values in boxes), strict=True)
+    for (i, (top, left), (height, width)), generator in zip(coordinates, box_generators, strict=True):
         box = images_BCSS[i, :, top : top + height, left : left + width]
         if mode == "const":
             box.zero_()

@@ -1,4 +1,4 @@
-"""Mixup and cutmix of normalised batches, as timm's."""
+"""Mixup and cutmix of normalised batches, as in timm."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from vitssl.config import View
 
 
 def one_hot(labels_B: Tensor, num_classes: int) -> Tensor:
-    """float (B, K); a row of zeros for an unlabelled image, whose label is not a class."""
+    """Return one-hot rows, float (B, K); unlabelled images, whose label is not a class, get zeros."""
     return (labels_B[:, None] == torch.arange(num_classes, device=labels_B.device)).float()
 
 
 def cutmix_box(share: float, side: int, rng: np.random.Generator) -> tuple[slice, slice]:
-    """Rows and columns of a box of about ``share`` of the image, around a uniform centre, cut at the borders (CutMix, eq. 2)."""
+    """Draw rows and columns of a box with about ``share`` of the image's area and a uniform centre, cut at the borders (CutMix, eq. 2)."""
     half = int(side * np.sqrt(share)) // 2
     rows, columns = (slice(max(int(c) - half, 0), min(int(c) + half, side)) for c in rng.integers(0, side, size=2))
     return rows, columns
 
 
 def mix(view: View, images_BCSS: Tensor, targets_BK: Tensor, rng: np.random.Generator) -> Tensor:
-    """Mixup or cutmix, the images in place; gives the mixed targets.
+    """Apply mixup or cutmix to the images in place, and return the mixed targets.
 
-    timm's batch mode: one ratio for all, the partners are the flipped batch, and cutmix's ratio is that of the cut box.
+    This is timm's batch mode: all images share one ratio, their partners are the flipped batch, and cutmix uses the true ratio of the
+    cut box.
     """
     cutmix = view.cutmix_alpha > 0 and (view.mixup_alpha == 0 or rng.random() < view.switch_prob)
     alpha = view.cutmix_alpha if cutmix else view.mixup_alpha
