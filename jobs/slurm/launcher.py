@@ -210,7 +210,7 @@ def _queue(graph: Graph, todo: list[Job], room: int, launch: Launch) -> tuple[li
         try:
             for jobs in sbatch.arrays_of(part, queued):
                 arrays.append(Array(jobs, sbatch.of_runs(jobs, sbatch.dependency_of(jobs, queued), launch, write=True)))
-                _submit(arrays[-1], queued, launch)
+                _submit(arrays[-1], queued)
             if rest:
                 after = [arrays[0].id] if arrays else queued.values()  # there is room for more before the last array of a part has ended
                 return arrays, _submit_last(Rest(graph, rest, launch), "rest", after, followers, len(graph.jobs), launch, left=len(rest))
@@ -253,7 +253,7 @@ def _taken_back(arrays: list[Array]) -> str:
     return "nothing from this submission remains queued"
 
 
-def _submit(array: Array, queued: dict[str, str], launch: Launch) -> None:
+def _submit(array: Array, queued: dict[str, str]) -> None:
     submitted = array.executor.submit_array([Node(str(job.folder)) for job in array.jobs])
     for job, handle in zip(array.jobs, submitted, strict=True):
         queued[job.identity] = handle.job_id

@@ -176,14 +176,14 @@ def arrays_of(todo: list[Job], queued: dict[str, str], limit: int | None = None)
     # by depth, parents first: a run that two arms share can make a later group the parent of an earlier one
     for jobs in (groups[key] for key in sorted(groups, key=lambda key: key[0])):
         for first in range(0, len(jobs), size):
-            yield from _aligned(jobs[first : first + size], todo, queued)
+            yield from _aligned(jobs[first : first + size], queued)
 
 
 def _depth(job: Job) -> int:
     return 1 + max((_depth(parent) for parent in job.parents), default=-1)
 
 
-def _aligned(jobs: list[Job], todo: list[Job], queued: dict[str, str]) -> Iterator[list[Job]]:
+def _aligned(jobs: list[Job], queued: dict[str, str]) -> Iterator[list[Job]]:
     """Yield all jobs in one list if they have no pending parents, or an array in the same order; otherwise a list per set of parents."""
     parents = [_pending(job, queued) for job in jobs]
     if not any(parents) or _mirror(parents) is not None:

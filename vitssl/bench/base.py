@@ -33,6 +33,10 @@ class Bench:
     device: torch.device
     repeats: int
 
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
     def compare(self, unit: str, ours: Callable[[], float], rival: Callable[[], float], note: str) -> Comparison:
         """Compare two functions that return a figure in ``unit``, called in turn; the first round is not counted."""
         pairs = [(ours(), rival()) for _ in range(self.repeats + 1)][1:]
@@ -53,5 +57,5 @@ class Bench:
         return (time.perf_counter() - started) / times
 
     def _wait(self) -> None:
-        if self.device.type == "cuda":
+        if self.on_gpu:
             torch.cuda.synchronize(self.device)

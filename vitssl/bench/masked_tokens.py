@@ -8,7 +8,7 @@ import torch
 
 from vitssl import backbones
 from vitssl.bench.base import Bench, Comparison
-from vitssl.bench.steps import SCRATCH, TrainingStep, vit_run
+from vitssl.bench.steps import SCRATCH, TrainingStep, two_steps, vit_run
 from vitssl.config.objectives.sit import SitConfig
 from vitssl.objectives.inpainting import corrupt
 
@@ -23,15 +23,14 @@ VALIDATION_IMAGES = 50_000  # in ImageNet-1K
 
 def mt_dino_step(bench: Bench) -> Comparison:
     """Compare a step of MT-DINO with one of DINO."""
-    size, times = (64, 10) if bench.device.type == "cuda" else (4, 1)
-    masked, plain = (TrainingStep(bench, vit_run(DINO, layer), size) for layer in (MT_DINO, {}))
-    note = f"MT-DINO step (4 masked tokens, both regularisers) / DINO step, ViT-S/16, 2 x 224 and 8 x 96 px, fp32, batch {size}"
-    return bench.compare_seconds(masked, plain, note, times)
+    runs = (vit_run(DINO, layer) for layer in (MT_DINO, {}))
+    what = "MT-DINO step (4 masked tokens, both regularisers) / DINO step, ViT-S/16, 2 x 224 and 8 x 96 px"
+    return two_steps(bench, runs, what, on_cpu=4)
 
 
 def mt_inference(bench: Bench, count: int, paper_s: int) -> Comparison:
     """Compare inference with masked tokens and without, on the same images."""
-    size, times = (256, 10) if bench.device.type == "cuda" else (32, 1)
+    size, times = (256, 10) if bench.on_gpu else (32, 1)
     images = torch.randn(size, 3, 224, 224, device=bench.device)
 
     def forward(**masked: object):
@@ -48,7 +47,7 @@ def mt_inference(bench: Bench, count: int, paper_s: int) -> Comparison:
 
 def sit_corruption(bench: Bench) -> Comparison:
     """Compare SiT's corruption with a training step on as many images; on a CPU, this step of 32 images is eight steps of 4."""
-    parts = 1 if bench.device.type == "cuda" else 8
+    parts = 1 if bench.on_gpu else 8
     step = TrainingStep(bench, vit_run(LEARNED, SCRATCH, {"backbone.name": "vit_base"}), 32 // parts)
     images = torch.randn(32, 3, 224, 224, device=bench.device)
     note = "SiT's corruption of 32 views of 224 px / a classification step of ViT-B/16 on as many"

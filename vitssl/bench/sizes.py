@@ -29,7 +29,7 @@ def training_step(bench: Bench, name: str, method: str, compiled: bool, batch_si
 
 def compiled(bench: Bench, name: str, method: str, batch_size: int = BATCH) -> Comparison:
     """Compare a compiled step with the same step uncompiled, in images per second; the note has the MFU of both."""
-    if bench.device.type == "cuda":
+    if bench.on_gpu:
         torch.cuda.reset_peak_memory_stats(bench.device)
     steps = [training_step(bench, name, method, is_compiled, batch_size) for is_compiled in (True, False)]
     ours, rival = (lambda step=step: batch_size / bench.seconds(step, STEPS) for step in steps)
@@ -74,7 +74,7 @@ class _Classifier(nn.Module):
 
 def peak_flops_s(bench: Bench) -> float:
     """Return the FLOP/s that this device reaches in a large bf16 matrix product, so that MFU needs no table of GPUs' peak figures."""
-    size = 8192 if bench.device.type == "cuda" else 256
+    size = 8192 if bench.on_gpu else 256
     a_HW = torch.randn(size, size, device=bench.device, dtype=torch.bfloat16)
     multiply = lambda: a_HW @ a_HW  # noqa: E731
     bench.seconds(multiply, 5)
@@ -82,4 +82,4 @@ def peak_flops_s(bench: Bench) -> float:
 
 
 def _memory(bench: Bench) -> str:
-    return f"; at most {torch.cuda.max_memory_allocated(bench.device) / 2**30:.1f} GiB" if bench.device.type == "cuda" else ""
+    return f"; at most {torch.cuda.max_memory_allocated(bench.device) / 2**30:.1f} GiB" if bench.on_gpu else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -44,7 +45,7 @@ class TrainingStep:
         views = {name: _images(bench, run, name, batch_size) for name in config.active_views(run)}
         batch = Batch.of(run, views, torch.arange(batch_size, device=bench.device) % num_classes)
         self.batch = replace(batch, labelled=float(batch_size))  # a number, as the loader gives it
-        for _ in range(passes.WARM_UP + 1 if config.recorded(run, 1) and bench.device.type == "cuda" else 0):
+        for _ in range(passes.WARM_UP + 1 if config.recorded(run, 1) and bench.on_gpu else 0):
             self()
 
     def __call__(self, batch: Batch | None = None) -> None:
@@ -60,32 +61,29 @@ def _images(bench: Bench, run: Run, view: str, batch_size: int) -> Tensor:
     return torch.randn(batch_size * getattr(run.data.views, view).count, 3, px, px, device=bench.device)
 
 
-def _step_batch(bench: Bench) -> int:
-    """Return the batch size of a step on this device."""
-    return 64 if bench.device.type == "cuda" else 32
+def two_steps(bench: Bench, runs: Iterable[Run], what: str, macs: str = "", on_cpu: int = 32) -> Comparison:
+    """Compare a training step of the first of two Runs with one of the second, on batches of 64 images, or of ``on_cpu`` on a CPU."""
+    size, times = (64, 10) if bench.on_gpu else (on_cpu, 1)
+    ours, rival = (TrainingStep(bench, run, size) for run in runs)
+    return bench.compare_seconds(ours, rival, f"{what}, fp32, batch {size}{macs}", times)
 
 
 def ssat_step(bench: Bench) -> Comparison:
     """Compare a step of SSAT with one of training from scratch."""
-    size, times = _step_batch(bench), 10 if bench.device.type == "cuda" else 1
-    ssat, scratch = (TrainingStep(bench, vit_run(layer), size) for layer in (SSAT, SCRATCH))
-    note = f"SSAT step / scratch step, ViT-T/16 at 224 px, fp32, batch {size} (MACs: 1.315)"
-    return bench.compare_seconds(ssat, scratch, note, times)
+    return two_steps(bench, map(vit_run, (SSAT, SCRATCH)), "SSAT step / scratch step, ViT-T/16 at 224 px", " (MACs: 1.315)")
 
 
 def drloc_step(bench: Bench, backbone: str, pooling: str) -> Comparison:
     """Compare a step with Drloc with one of classification alone."""
-    size, times = _step_batch(bench), 10 if bench.device.type == "cuda" else 1
     alone = {"backbone": {"name": backbone, "positions": "learned"}, "objectives": {"classify": {"pool": "mean"}}}
     joint = {"objectives.drloc": {"weight": 0.5, "pooling": pooling}}
-    drloc, classify = (TrainingStep(bench, vit_run(alone, layer), size) for layer in (joint, {}))
-    note = f"classify + drloc (64 pairs) step / classify step, {backbone} at 224 px, fp32, batch {size}"
-    return bench.compare_seconds(drloc, classify, note, times)
+    runs = (vit_run(alone, layer) for layer in (joint, {}))
+    return two_steps(bench, runs, f"classify + drloc (64 pairs) step / classify step, {backbone} at 224 px")
 
 
 def timm_step(bench: Bench) -> Comparison:
     """Compare our step of training from scratch with one of plain timm."""
-    size, times = _step_batch(bench), 10 if bench.device.type == "cuda" else 1
+    size, times = (64, 10) if bench.on_gpu else (32, 1)
     ours = TrainingStep(bench, vit_run(SCRATCH, {"backbone.positions": "learned", "loop.cuda_graph": False}), size)
     network = timm.create_model("vit_tiny_patch16_224", num_classes=10).to(bench.device).train()
     optimizer = torch.optim.AdamW(network.parameters(), fused=True)
@@ -107,15 +105,12 @@ AUTOENCODER = {"backbone.positions": "learned", "objectives": {"gmml": {"corrupt
 
 def gmml_step(bench: Bench) -> Comparison:
     """Compare a step of GMML with one of a plain autoencoder."""
-    size, times = _step_batch(bench), 10 if bench.device.type == "cuda" else 1
-    gmml, plain = (TrainingStep(bench, vit_run(layer), size) for layer in (GMML, AUTOENCODER))
-    note = f"GMML step / plain autoencoder's, ViT-T/16 at 224 px, fp32, batch {size}"
-    return bench.compare_seconds(gmml, plain, note, times)
+    return two_steps(bench, map(vit_run, (GMML, AUTOENCODER)), "GMML step / plain autoencoder's, ViT-T/16 at 224 px")
 
 
 def gmml_corruption(bench: Bench) -> Comparison:
     """Compare GMML's corruption with an autoencoder step on as many images; on a CPU, this step of 64 images is four steps of 16."""
-    parts = 1 if bench.device.type == "cuda" else 4
+    parts = 1 if bench.on_gpu else 4
     step = TrainingStep(bench, vit_run(AUTOENCODER, {"backbone.name": "vit_small"}), 64 // parts)
     images = torch.randn(64, 3, 224, 224, device=bench.device)
     objective = model.build(vit_run(GMML), 10).objectives["gmml"].to(bench.device)
@@ -125,13 +120,10 @@ def gmml_corruption(bench: Bench) -> Comparison:
 
 def lut_step(bench: Bench, symmetric: bool) -> Comparison:
     """Compare a step of LUT, in the code's form (``symmetric``) or the text's, with one of MAE."""
-    size, times = (64, 10) if bench.device.type == "cuda" else (4, 1)
     base = {"backbone": {"name": "vit_base", "init": "xavier"}, "data.views.second": {}}
     tasks = [{"lut": {"symmetric": symmetric}}, {"mae": {"normalize_targets": True}}]
     runs = [vit_run(base, {"objectives": task}) for task in tasks]
-    lut, mae = (TrainingStep(bench, run, size) for run in runs)
-    step_macs = [cost.measure(run, 10)["macs_train_step"] for run in runs]
-    macs = step_macs[0] / step_macs[1]
+    lut, mae = (cost.measure(run, 10)["macs_train_step"] for run in runs)
     form = "code's form: two views through both networks" if symmetric else "text's form: one view for each network"
-    note = f"LUT step ({form}) / MAE step, ViT-B/16 at 224 px, fp32, batch {size} (MACs: {macs:.2f}; paper: 1.18 a step, 2.13 an epoch)"
-    return bench.compare_seconds(lut, mae, note, times)
+    macs = f" (MACs: {lut / mae:.2f}; paper: 1.18 a step, 2.13 an epoch)"
+    return two_steps(bench, runs, f"LUT step ({form}) / MAE step, ViT-B/16 at 224 px", macs, on_cpu=4)

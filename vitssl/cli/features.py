@@ -54,9 +54,7 @@ def write(
     positions = index.where(split)
     if not len(positions):
         raise ConfigError(f"{shards}: split {split} has no images")
-    loader = EvalLoader(
-        index, positions, index.label, trained.run.data, batch_size=at_once(trained.run), rank=0, world_size=1, device=trained.device
-    )
+    loader = EvalLoader(index, positions, index.label, trained.run.data, batch_size=at_once(trained.run), device=trained.device)
     parts: list[dict[str, np.ndarray]] = []
     with torch.no_grad():
         for raw in loader:

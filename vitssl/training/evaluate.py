@@ -12,7 +12,7 @@ from vitssl.atomic import replacing
 from vitssl.config.evals import EARLY, FIRST, EvalConfig, evals_of, metric_of
 from vitssl.evaluators import Result
 from vitssl.files import read_json, write_json
-from vitssl.run_folder import BEST, DONE, EVALS, LAST, to_evaluate
+from vitssl.run_folder import BEST, DONE, EVALS, LAST, predictions_of, to_evaluate
 from vitssl.trained import load
 from vitssl.training.log import Log
 from vitssl.training.stopping import StopRequest
@@ -100,7 +100,7 @@ def write_results(
     """
     for name, result in results.items():
         if result.arrays:
-            with replacing(folder / f"predictions-{name}.npz") as temporary, temporary.open("wb") as stream:
+            with replacing(predictions_of(folder, name)) as temporary, temporary.open("wb") as stream:
                 np.savez_compressed(stream, classes=np.array(classes), **result.arrays)
     entries = {name: {"config": cfg.defining(), "epoch": epochs[cfg.weights == "best"]} for name, cfg in evals.items()}
     write_json(
