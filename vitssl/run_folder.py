@@ -36,6 +36,11 @@ def is_done(folder: Path, run: Run) -> bool:
     return is_trained(folder) and not to_evaluate(folder, run)
 
 
+def predictions_of(folder: Path, evaluator: str) -> Path:
+    """Return the file of what a run's evaluator predicted, image by image."""
+    return folder / f"predictions-{evaluator}.npz"
+
+
 def fail(folder: Path, message: str) -> None:
     """Write into a run's folder why the run failed, which only the process that ran it knows."""
     write_json(folder / ERROR, {"message": message, "time": time.time()})
