@@ -159,14 +159,16 @@ def test_means_and_deviations_are_those_of_all_images_at_once(trained) -> None:
 def test_equal_attention_has_the_mean_distance_of_a_grid(side: int, expected: float) -> None:
     """In patches; the class token's share, which is left out, changes nothing."""
     map_BhTT = torch.full((1, 2, side**2 + 1, side**2 + 1), 1 / (side**2 + 1))
-    distance_Bh, entropy_Bh, received_BT = attention.of_map(map_BhTT, 1, attention.apart((side, side)))
+    distance_Bh, entropy_Bh, received_BT = attention.summarize_map(map_BhTT, 1, attention.patch_distances((side, side)))
     assert (side * distance_Bh).tolist() == [pytest.approx([expected] * 2, rel=1e-5)]
     assert entropy_Bh.tolist() == [pytest.approx([1, 1])] and received_BT.tolist() == [pytest.approx([1.0] * (side**2 + 1))]
 
 
 def test_attention_to_one_token_alone_by_hand() -> None:
     itself, neighbour, first = torch.eye(4), torch.eye(4)[[1, 0, 3, 2]], torch.eye(4)[[0] * 4]
-    distance_Bh, entropy_Bh, received_BT = attention.of_map(torch.stack([itself, neighbour, first])[None], 0, attention.apart((2, 2)))
+    distance_Bh, entropy_Bh, received_BT = attention.summarize_map(
+        torch.stack([itself, neighbour, first])[None], 0, attention.patch_distances((2, 2))
+    )
     assert distance_Bh.tolist() == [pytest.approx([0, 0.5, (0 + 0.5 + 0.5 + 0.5**0.5) / 4])] and entropy_Bh.tolist() == [[0, 0, 0]]
     assert received_BT.tolist() == [pytest.approx([2, 2 / 3, 2 / 3, 2 / 3])]
 
@@ -194,12 +196,12 @@ def test_attention_is_that_of_slow_loops(trained, backbone: dict) -> None:
 
 
 def test_distances_of_a_grid_that_is_no_square() -> None:
-    assert attention.apart((1, 4))[0].tolist() == [0, 0.25, 0.5, 0.75] and attention.apart((2, 4))[0, 4].item() == 0.5
+    assert attention.patch_distances((1, 4))[0].tolist() == [0, 0.25, 0.5, 0.75] and attention.patch_distances((2, 4))[0, 4].item() == 0.5
 
 
 def test_tokens_are_measured_as_by_slow_loops() -> None:
     tokens_BND = torch.randn(3, 6, 5, generator=torch.Generator().manual_seed(0))
-    measured_3B = tokens.of_tokens(tokens_BND)
+    measured_3B = tokens.token_distances(tokens_BND)
     for b in range(3):
         pairs = list(itertools.combinations(tokens_BND[b].double(), 2))
         distance = np.mean([(one - other).norm().item() for one, other in pairs])
@@ -213,9 +215,9 @@ def test_tokens_are_measured_as_by_slow_loops() -> None:
 def test_closed_forms_of_tokens() -> None:
     """Normal vectors of width 192 are 2 Gamma(193 / 2) / Gamma(96) apart; equal ones 0, wherever they are."""
     drawn_BND = torch.randn(20, 64, 192, generator=torch.Generator().manual_seed(0))
-    assert tokens.of_tokens(drawn_BND).mean(1).tolist() == pytest.approx([19.5704, 1, 1], rel=0.01)
-    assert tokens.of_tokens(drawn_BND[:, :1].expand(-1, 64, -1)).tolist() == [pytest.approx([0.0] * 20, abs=1e-6)] * 3
-    assert tokens.of_tokens(3 * drawn_BND)[2].tolist() == pytest.approx((9 * tokens.of_tokens(drawn_BND)[2]).tolist())
+    assert tokens.token_distances(drawn_BND).mean(1).tolist() == pytest.approx([19.5704, 1, 1], rel=0.01)
+    assert tokens.token_distances(drawn_BND[:, :1].expand(-1, 64, -1)).tolist() == [pytest.approx([0.0] * 20, abs=1e-6)] * 3
+    assert tokens.token_distances(3 * drawn_BND)[2].tolist() == pytest.approx((9 * tokens.token_distances(drawn_BND)[2]).tolist())
 
 
 def test_the_spectrum_is_that_of_the_covariance() -> None:
@@ -248,7 +250,7 @@ def test_tokens_of_every_place_that_has_several(untrained_run, layer: dict, plac
     for i, width in enumerate(widths):
         tokens_BND = found[i].tokens_BND
         assert tokens_BND.shape[::2] == (70, width)
-        measured = dict(zip(tokens.NAMES, tokens.of_tokens(tokens_BND).mean(1).tolist(), strict=True))
+        measured = dict(zip(tokens.NAMES, tokens.token_distances(tokens_BND).mean(1).tolist(), strict=True))
         values_D = np.linalg.eigvalsh(np.cov(tokens_BND.mean(1).double().numpy().T)).clip(0)
         shares_D = values_D[values_D > 0] / values_D.sum()
         assert facts["blocks"][str(i + 1)] == pytest.approx(measured | {"rank": np.exp(-(shares_D * np.log(shares_D)).sum())}, rel=1e-3)

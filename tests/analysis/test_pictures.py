@@ -58,7 +58,7 @@ def images(trained: Trained) -> Tensor:
     return torch.randn(1, 3, size, size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
-def moved(trained: Trained, place: grad_cam.Place, image_1CHW: Tensor, by_D: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
+def moved(trained: Trained, place: grad_cam.TargetLayer, image_1CHW: Tensor, by_D: Tensor | float = 0.0) -> tuple[Tensor, Tensor]:
     """The patch tokens of the place, and the logits when ``by_D`` is added to all of them."""
     seen: list[Tensor] = []
 
@@ -79,7 +79,7 @@ def moved(trained: Trained, place: grad_cam.Place, image_1CHW: Tensor, by_D: Ten
 def test_grad_cam_is_that_of_finite_differences(loaded, name: str) -> None:
     """What the logit gains, where all patches move a little towards one of them, is N times this one's value before the ReLU."""
     trained = loaded(NETWORKS[name])
-    place, image_1CHW = grad_cam.place_of(trained), images(trained)
+    place, image_1CHW = grad_cam.target_layer(trained), images(trained)
     map_N, logits_K = grad_cam.cam(trained, place, image_1CHW, 3)
     tokens_ND, unmoved_K = moved(trained, place, image_1CHW)
     N = len(tokens_ND)
@@ -96,13 +96,13 @@ def test_a_network_without_the_norm_is_refused(loaded) -> None:
     trained = loaded(SMALL)
     trained.model.backbone.blocks = torch.nn.Identity()
     with pytest.raises(ConfigError, match=r"^vit_pico has no norm1 before its last attention, where Grad-CAM looks$"):
-        grad_cam.place_of(trained)
+        grad_cam.target_layer(trained)
 
 
 def test_behind_the_last_block_patches_do_not_act_on_a_class_token(loaded) -> None:
     """Which is why Grad-CAM looks before it."""
     trained = loaded(SMALL)
-    behind = grad_cam.Place(trained.model.backbone.blocks[-1], grad_cam.place_of(trained).tokens)
+    behind = grad_cam.TargetLayer(trained.model.backbone.blocks[-1], grad_cam.target_layer(trained).tokens)
     assert not grad_cam.cam(trained, behind, images(trained), 3)[0].any()
 
 
@@ -110,7 +110,7 @@ def test_of_a_linear_head_on_the_mean_it_is_the_class_activation_map(loaded) -> 
     """Zhou et al. 2016: relu(W a_n) / N."""
     trained = loaded(RESNET)
     image_1CHW, head = images(trained), trained.model.objectives["classify"].head
-    map_N, _ = grad_cam.cam(trained, grad_cam.place_of(trained), image_1CHW, 7)
+    map_N, _ = grad_cam.cam(trained, grad_cam.target_layer(trained), image_1CHW, 7)
     with torch.no_grad():
         tokens_ND = trained.model.backbone(trained.model.backbone.embed(image_1CHW)).tokens_BND[0]
         torch.testing.assert_close(map_N, (tokens_ND @ head.weight[7]).relu() / len(tokens_ND))
@@ -118,7 +118,7 @@ def test_of_a_linear_head_on_the_mean_it_is_the_class_activation_map(loaded) -> 
 
 def test_the_predicted_class_stands_for_one_that_is_not_known(loaded) -> None:
     trained = loaded(SMALL)
-    place, image_1CHW = grad_cam.place_of(trained), images(trained)
+    place, image_1CHW = grad_cam.target_layer(trained), images(trained)
     unknown_N, logits_K = grad_cam.cam(trained, place, image_1CHW, UNLABELLED)
     torch.testing.assert_close(unknown_N, grad_cam.cam(trained, place, image_1CHW, int(logits_K.argmax()))[0])
 
@@ -126,7 +126,7 @@ def test_the_predicted_class_stands_for_one_that_is_not_known(loaded) -> None:
 def test_every_image_has_the_map_of_its_class(untrained_run) -> None:
     trained = vitssl.load(untrained_run(SMALL))
     sample = Sample(trained, count=5)
-    numbers, place = grad_cam.measure(trained, sample), grad_cam.place_of(trained)
+    numbers, place = grad_cam.measure(trained, sample), grad_cam.target_layer(trained)
     labels = sample.index.label[sample.positions].tolist()
     assert numbers.facts["titles"] == [str(label) for label in labels] and len(set(labels)) > 1
     (batch,) = sample.batches()
@@ -169,7 +169,7 @@ def test_equal_attention_is_an_even_map() -> None:
     """Whatever goes to tokens that are no patches."""
     map_BhTT = torch.full((1, 2, 8, 8), 1 / 8)
     map_BhTT[0, 0, 0] = torch.tensor([0.9, 0.1 - 6e-3, *[1e-3] * 6])
-    of_tokens, of_heads = maps.of_map(map_BhTT, 2, (2, 3), [4])
+    of_tokens, of_heads = maps.query_attention(map_BhTT, 2, (2, 3), [4])
     torch.testing.assert_close(of_tokens, torch.full((1, 2, 6), 1 / 6))
     torch.testing.assert_close(of_heads, torch.full((1, 2, 6), 1 / 6))
 

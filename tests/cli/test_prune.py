@@ -58,7 +58,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def found(runs: Path) -> set[str]:
-    return {str(left.path.relative_to(runs)) for left in prune.find(runs)}
+    return {str(left.path.relative_to(runs)) for left in prune.find_leftovers(runs)}
 
 
 OF_DONE = {name for name in CHECKPOINTS if name not in ("last.pt", "best.pt")}
@@ -115,7 +115,7 @@ def test_a_link_in_the_place_of_a_snapshot_goes_and_what_it_leads_to_stays(runs:
     (mine / "thesis.tex").write_bytes(bytes(7000))
     (sweep / "source" / ("1" * 12)).symlink_to(mine)
     (sweep / "source" / ("2" * 12)).symlink_to(tmp_path / "nowhere")
-    number, size = prune.remove(prune.find(sweep))
+    number, size = prune.remove(prune.find_leftovers(sweep))
     assert number == len(ALL) + 2 and 15_000 <= size < 16_000
     assert (mine / "thesis.tex").stat().st_size == 7000 and found(sweep) == set() and "note" not in capsys.readouterr().err
     assert {path.name for path in (sweep / "source").iterdir()} == {"0123456789ab"}
@@ -162,9 +162,9 @@ def checkpoint_of(folder: Path, step: int = 3) -> dict[str, Any]:
 def test_of_a_run_that_is_done_the_optimizer_goes_and_all_else_of_its_checkpoint_stays(runs: Path, capsys) -> None:
     sweep = runs / "one"
     contents = {folder.name: checkpoint_of(folder) for folder in (sweep / "done", sweep / "evaluated", sweep / "running", sweep / "failed")}
-    found_here = [left for left in prune.find(sweep) if left.path.name == "last.pt"]
+    found_here = [left for left in prune.find_leftovers(sweep) if left.path.name == "last.pt"]
     assert [(left.path.parent.name, left.bytes) for left in found_here] == [("done", 4 * (2 * 11 + 2))]
-    assert prune.remove(found_here) == (1, 96) and not [left for left in prune.find(sweep) if left.path.name == "last.pt"]
+    assert prune.remove(found_here) == (1, 96) and not [left for left in prune.find_leftovers(sweep) if left.path.name == "last.pt"]
     for name, content in contents.items():
         left = run_checkpoint.read_run(sweep / name / "last.pt")
         assert (left["optimizer"] is None) == (name == "done")
@@ -185,7 +185,7 @@ def test_a_checkpoint_that_is_named_as_a_file_or_is_damaged_stays_as_it_is(runs:
     place = content.index(torch.load(last)["model"]["weight"].numpy().tobytes())
     content[place] ^= 1
     last.write_bytes(content)
-    left = [left for left in prune.find(runs) if left.path == last]
+    left = [left for left in prune.find_leftovers(runs) if left.path == last]
     assert prune.remove(left) == (0, 0) and last.read_bytes() == content
     assert capsys.readouterr().err.startswith(
         f"note: {last} stays: it cannot be removed ({last} is not a checkpoint that can be read (damaged"
@@ -199,14 +199,14 @@ def test_a_checkpoint_of_several_names_goes_with_them_or_stays(runs: Path, tmp_p
     for name, found_then in ((last.with_name("epoch-0002.pt"), True), (tmp_path / "another.pt", False)):
         name.unlink(missing_ok=True)
         os.link(last, name)
-        found_now = {left.path: left.bytes for left in prune.find(runs)}
+        found_now = {left.path: left.bytes for left in prune.find_leftovers(runs)}
         assert (last in found_now) == found_then and found_now[last.with_name("epoch-0002.pt")] == 0
     last.rename(tmp_path / "elsewhere.pt")
     last.symlink_to(tmp_path / "elsewhere.pt")
     (tmp_path / "another.pt").unlink()
-    assert last not in [left.path for left in prune.find(runs)]
+    assert last not in [left.path for left in prune.find_leftovers(runs)]
     (tmp_path / "elsewhere.pt").rename(last)
-    number, size = prune.remove(prune.find(runs / "one"))
+    number, size = prune.remove(prune.find_leftovers(runs / "one"))
     assert last.stat().st_nlink == 1 and run_checkpoint.read_run(last)["optimizer"] is None
     assert (number, size) == (len(ALL) + 1, 14_000 + 96)
 
@@ -220,8 +220,8 @@ def test_on_a_full_disk_all_goes_that_needs_no_room(runs: Path, monkeypatch, cap
         raise RuntimeError("unexpected pos 64 vs 0") from OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(torch, "save", save)
-    assert prune.remove(prune.find(runs / "one"))[0] == len(ALL)
-    assert [left.path for left in prune.find(runs / "one")] == [last] and last.read_bytes() == content
+    assert prune.remove(prune.find_leftovers(runs / "one"))[0] == len(ALL)
+    assert [left.path for left in prune.find_leftovers(runs / "one")] == [last] and last.read_bytes() == content
     assert capsys.readouterr().err == f"note: {last} stays: it cannot be removed (No space left on device)\n"
 
 
@@ -258,7 +258,7 @@ def test_nothing_is_trained_further_without_the_optimizer(folder, capsys) -> Non
 
 
 def test_a_run_or_sweep_that_was_taken_up_meanwhile_stays(runs: Path, capsys) -> None:
-    leftovers = prune.find(runs / "one")
+    leftovers = prune.find_leftovers(runs / "one")
     with (runs / "one" / "done" / ".lock").open("w") as training, (runs / "one" / ".submitting").open("w") as submitting:
         fcntl.flock(training, fcntl.LOCK_EX)
         fcntl.flock(submitting, fcntl.LOCK_EX)

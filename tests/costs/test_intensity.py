@@ -50,7 +50,7 @@ def test_a_forecast_holds_until_the_next_figure(zone, day):
     assert day.over(at("2026-11-23T08:00"), at("2026-11-23T18:00")) == pytest.approx((2 * 0.3 + 6 * 0.1 + 2 * 0.35) / 10)
     assert day.end == at("2026-11-24T04:00"), "the last figure holds as long as the one before it"
     assert day.mean == pytest.approx((6 * 0.4 + 4 * 0.3 + 6 * 0.1 + 6 * 0.35 + 6 * 0.25) / 28)
-    assert not day.knows(at("2026-11-22T23:00"), at("2026-11-23T01:00")) and day.at(at("2026-11-30T12:00")) == day.mean
+    assert not day.is_known(at("2026-11-22T23:00"), at("2026-11-23T01:00")) and day.at(at("2026-11-30T12:00")) == day.mean
 
 
 def test_a_week_comes_again(zone, week):
@@ -60,7 +60,7 @@ def test_a_week_comes_again(zone, week):
         assert hours == [0.4, 0.4, 0.1, 0.1, 0.2, 0.2, 0.4]
         assert week.over(start, start + 7 * 86400) == pytest.approx(week.mean) == pytest.approx((60 * 0.4 + 60 * 0.1 + 48 * 0.2) / 168)
         assert week.over(start - 86400, start + 86400) == pytest.approx(0.3)
-    assert week.knows(0.0, 1e10)
+    assert week.is_known(0.0, 1e10)
 
 
 def test_before_a_weeks_first_figure_its_last_one_holds(tmp_path):

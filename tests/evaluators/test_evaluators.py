@@ -366,7 +366,7 @@ def test_an_evaluator_that_gives_no_accuracy_stands_for_itself_by_its_first_metr
     assert "own NLL 1.25; loss" in capsys.readouterr().err
     assert read_json(run / "evals.json")["own"]["metrics"] == {"loss": 1.25, "ece": 3.0, "count": 9}
     assert states._score(evaluations(run)[::-1], "top1") == "1.25 (own loss)"
-    of_run = SimpleNamespace(of=lambda kind: evaluations(run) if kind == "eval" else [], evals={"own": {}})
+    of_run = SimpleNamespace(events_of=lambda kind: evaluations(run) if kind == "eval" else [], evals={"own": {}})
     assert next(iter(curves._curves_of([of_run], "top1").items())) == ("own NLL", ("eval", "own", "loss"))
 
 

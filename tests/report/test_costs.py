@@ -111,9 +111,9 @@ def test_other_work_leaves_no_less_than_no_core(grid):
 
 def test_the_page_on_costs_names_all_that_speaks_against_a_comparison():
     text = " ".join((Path(costs.__file__).parents[2] / "docs" / "costs.md").read_text().split())
-    assert f"differ by more than a factor of {costs.ALIKE};" in text
-    assert f"a CPU worked on the training for less than {100 * costs.WORKED:.0f} % of its time;" in text
-    assert f"other work left it less than {100 * costs.LEFT:.0f} % of the cores" in text
+    assert f"differ by more than a factor of {costs.MAX_HOURS_RATIO};" in text
+    assert f"a CPU worked on the training for less than {100 * costs.MIN_CPU_SHARE:.0f} % of its time;" in text
+    assert f"other work left it less than {100 * costs.MIN_CORES_LEFT:.0f} % of the cores" in text
 
 
 def test_a_gpu_may_wait_for_nothing_of_a_cpu(grid):

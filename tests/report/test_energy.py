@@ -81,7 +81,7 @@ def test_a_model_whose_record_is_lost_is_no_cheaper_one(sweep):
         grid = lay_out(collect(folder))
         tables = [rows(table) for table in (spending.cost(grid), spending.by_stage(grid), main_table.table(grid, ["kwh", "hours"]))]
         lines = csv.DictReader(StringIO(spreadsheet.numbers(grid)))
-        centres = [model.centre[0] for model in pareto._models(grid, grid.columns[0], pareto.COSTS["accuracy_vs_energy"].of)]
+        centres = [model.centre[0] for model in pareto._models(grid, grid.columns[0], pareto.COSTS["accuracy_vs_energy"].per_model)]
         return [*tables, [line["kwh"] for line in lines], centres]
 
     complete = shown()

@@ -260,13 +260,13 @@ NAMES = (
 @pytest.mark.parametrize("axis", NAMES)
 def test_hyper_parameters_are_told_by_the_name_of_the_axis(sweep, axis):
     grid = lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0}, {axis: [0.1, 0.5], "seed": [0, 1]}, columns=None)))
-    assert grid.unselected == [axis]
+    assert grid.unselected_axes == [axis]
 
 
 @pytest.mark.parametrize("axis", ["data.labels.fraction", "backbone.depth", "pretraining", "data.image_size", "init_from"])
 def test_other_axes_are_compared(sweep, axis):
     grid = lay_out(collect(sweep({"scratch": 80.0, "ssat": lambda at: 82.0 + at[axis]}, {axis: [1, 2], "seed": [0, 1]}, columns=None)))
-    assert grid.unselected == [] and any("the best mean" in line for line in sentences(findings(grid)))
+    assert grid.unselected_axes == [] and any("the best mean" in line for line in sentences(findings(grid)))
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ def test_hyper_parameters_are_told_by_what_a_labelled_axis_sets(sweep, change, u
     folder = sweep({"ssat": 80.0}, {"setting": ["a", "b"], "seed": [0, 1]}, columns=None, baseline=None)
     for run in folder.glob("ssat-train-b-*"):
         rewrite(run, change)
-    assert lay_out(collect(folder)).unselected == unselected
+    assert lay_out(collect(folder)).unselected_axes == unselected
 
 
 def test_an_axis_that_changes_no_arm_of_the_report_needs_no_selection(rates):
@@ -303,7 +303,7 @@ def test_an_axis_that_changes_no_arm_of_the_report_needs_no_selection(rates):
     grid.rows[:] = [row for row in grid.rows if row.values == grid.rows[0].values]
     for row in grid.rows:
         row.values.clear()
-    assert grid.unselected == []
+    assert grid.unselected_axes == []
 
 
 def test_any_two_values_that_differ_in_hyper_parameters_make_an_axis_of_them(sweep):
@@ -311,7 +311,7 @@ def test_any_two_values_that_differ_in_hyper_parameters_make_an_axis_of_them(swe
     folder = sweep({"ssat": 80.0}, {"lambda": [0.1, 0.5, 1.0], "seed": [0]}, columns=None, baseline=None)
     rewrite(folder / "ssat-train-0.5-0", {"objectives": {"mae": {"weight": 0.5}}})
     rewrite(folder / "ssat-train-1.0-0", {"objectives": {"mae": None}})
-    assert lay_out(collect(folder)).unselected == ["lambda"]
+    assert lay_out(collect(folder)).unselected_axes == ["lambda"]
 
 
 def test_of_columns_that_are_hyper_parameters_none_is_the_best(sweep):
@@ -329,7 +329,7 @@ def test_epochs_that_equal_costs_ask_for_are_no_choice(sweep):
     for run in folder.glob("scratch-train-equal MACs-*"):
         rewrite(run, {"loop": {"epochs": 130}})
     grid = lay_out(collect(folder))
-    assert grid.unselected == [] and grid.unchosen(None) == ""
+    assert grid.unselected_axes == [] and grid.unranked_reason(None) == ""
     assert [len(part.ranking(None)) for part in grid.parts] == [2, 2]
 
 
@@ -373,7 +373,7 @@ def test_arms_of_other_epochs_are_points_of_cost(schedules):
     caption, figure = plots.draw(grid)["accuracy_vs_macs"]
     assert caption.endswith("by the means.") and any(line.get_label() == "Pareto front" for line in figure.axes[0].lines)
     both = lay_out(collect(schedules(SLOWER | {"loop": {"epochs": 20}})))
-    assert both.unchosen(None).startswith("sslft_short and sslft_long differ only in hyper-parameters (optim.lr)")
+    assert both.unranked_reason(None).startswith("sslft_short and sslft_long differ only in hyper-parameters (optim.lr)")
 
 
 @pytest.mark.parametrize(
@@ -389,7 +389,7 @@ def test_arms_of_other_epochs_are_points_of_cost(schedules):
     ],
 )
 def test_arms_are_a_choice_where_they_are_of_one_method(schedules, change, choice):
-    assert bool(lay_out(collect(schedules(change))).unchosen(None)) is choice
+    assert bool(lay_out(collect(schedules(change))).unranked_reason(None)) is choice
 
 
 def test_what_held_out_images_choose_for_each_arm_is_no_choice_between_them(sweep):
@@ -481,7 +481,7 @@ def test_what_held_out_images_select_is_named(sweep):
     axes = {"optim.lr": [0.1, 0.2], "seed": [0, 1]}
     make = {(arm, lr, seed): {"done": {"val": {"top1": 60.0 + lr}}} for arm in ("scratch", "ssat") for lr in (0.1, 0.2) for seed in (0, 1)}
     grid = lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0}, axes, columns=None, make=make, select=["optim.lr"])))
-    assert grid.unselected == [] and "the best mean is that of ssat" in headlines(grid)["Comparison"][0]
+    assert grid.unselected_axes == [] and "the best mean is that of ssat" in headlines(grid)["Comparison"][0]
 
 
 # ------------------------------------------------------------------------------------------------------------ statement

@@ -18,9 +18,9 @@ from vitssl.report.findings.sentences import findings, sentences
 from vitssl.report.results.best import best
 from vitssl.report.results.collect import collect
 from vitssl.report.results.grid import lay_out
-from vitssl.report.results.images import PARTS, of_images
+from vitssl.report.results.images import PARTS, estimate_image_errors
 from vitssl.report.results.kept import Predictions
-from vitssl.report.results.stats import Difference, OfImages, difference
+from vitssl.report.results.stats import Difference, ImageErrors, difference
 from vitssl.report.tables.main_table import table
 
 PAIRED = "Student's t, paired over 3 seeds"
@@ -48,16 +48,16 @@ def test_of_one_seed_it_is_mcnemars(tmp_path):
     n (n - 1) in place of n^2 where it is estimated from these images."""
     n, b, c = 50, 9, 4
     one, other = np.arange(n) < 20 + b, (np.arange(n) < 20) | (np.arange(n) >= n - c)
-    found = of_images(saved(tmp_path / "one", [one]), saved(tmp_path / "other", [other]))
+    found = estimate_image_errors(saved(tmp_path / "one", [one]), saved(tmp_path / "other", [other]))
     assert found.error == pytest.approx(100 * sqrt((b + c - (b - c) ** 2 / n) / (n * (n - 1)))) and found.count == n
-    assert found.of_seeds == 0
+    assert found.min_seed_error == 0
 
 
 def test_it_is_as_a_bootstrap_over_images_has_it(tmp_path):
     draw = np.random.default_rng(0)
     hard_N = draw.random(200)
     arms = [draw.random((3, 200)) < share * hard_N for share in (0.9, 0.7)]
-    found = of_images(*(saved(tmp_path / name, arm) for name, arm in zip("ab", arms, strict=True)))
+    found = estimate_image_errors(*(saved(tmp_path / name, arm) for name, arm in zip("ab", arms, strict=True)))
     gap_N = arms[0].mean(0) - arms[1].mean(0)
     again = [gap_N[draw.integers(0, 200, 200)].mean() for _ in range(4000)]
     assert found.error == pytest.approx(100 * np.std(again), rel=0.05)
@@ -66,20 +66,20 @@ def test_it_is_as_a_bootstrap_over_images_has_it(tmp_path):
 def test_seeds_that_are_right_by_chance_alone_spread_by_as_much_as_it_says(tmp_path):
     draw = np.random.default_rng(0)
     likely_N = draw.random(150)
-    found = of_images(*(saved(tmp_path / name, draw.random((40, 150)) < likely_N) for name in "ab"))
+    found = estimate_image_errors(*(saved(tmp_path / name, draw.random((40, 150)) < likely_N) for name in "ab"))
     again = [(draw.random((2, 40, 150)) < likely_N).mean((1, 2)) @ (1, -1) for _ in range(1500)]
-    assert found.of_seeds == pytest.approx(100 * np.std(again), rel=0.06)
+    assert found.min_seed_error == pytest.approx(100 * np.std(again), rel=0.06)
 
 
 def test_seeds_that_happen_to_agree_make_no_interval_narrow(tmp_path):
     """Each of three seeds is right on 40 of 60 images against 36, but on others: no spread over seeds, and yet what chance does to each."""
     draw = np.random.default_rng(2)
     arms = [np.array([draw.permutation(60) < right for _ in range(3)]) for right in (40, 36)]
-    found = of_images(*(saved(tmp_path / name, arm) for name, arm in zip("ab", arms, strict=True)))
+    found = estimate_image_errors(*(saved(tmp_path / name, arm) for name, arm in zip("ab", arms, strict=True)))
     by_seed = difference(*(dict(enumerate(100 * arm.mean(1))) for arm in arms))
-    both = by_seed.over_images(found)
-    assert by_seed.constant and both.high - both.mean == pytest.approx(NORMAL * np.hypot(found.error, found.of_seeds))
-    assert found.of_seeds > 3 and both.open
+    both = by_seed.with_image_errors(found)
+    assert by_seed.constant and both.high - both.mean == pytest.approx(NORMAL * np.hypot(found.error, found.min_seed_error))
+    assert found.min_seed_error > 3 and both.open
     said = "chance in single images, since 3 seeds vary less than that, combined in quadrature with the error over 60 test images"
     assert both.how == said
 
@@ -87,7 +87,11 @@ def test_seeds_that_happen_to_agree_make_no_interval_narrow(tmp_path):
 def test_of_other_images_or_without_predictions_it_is_not_known(tmp_path):
     one = saved(tmp_path / "one", [np.ones(4, dtype=bool)])
     other = saved(tmp_path / "other", [np.ones(4, dtype=bool)], labels_N=np.array([0, 0, 0, 1]))
-    assert of_images(one, other) is None and of_images(one, [tmp_path / "none.npz"]) is None and of_images(one, []) is None
+    assert (
+        estimate_image_errors(one, other) is None
+        and estimate_image_errors(one, [tmp_path / "none.npz"]) is None
+        and estimate_image_errors(one, []) is None
+    )
 
 
 @pytest.mark.parametrize(("images", "better", "told"), [(50, 1, False), (50, 20, True)])
@@ -134,22 +138,22 @@ def test_more_seeds_are_not_asked_for_where_the_images_are_too_few(sweep):
 def test_the_interval_is_as_wide_as_both_say():
     """Squares of half widths: 3 over seeds and 4 over images are 5."""
     seeds = of_half(10.0, 3.0)
-    both = seeds.over_images(OfImages(1200, 4 / NORMAL, 1.0))
+    both = seeds.with_image_errors(ImageErrors(1200, 4 / NORMAL, 1.0))
     assert (both.low, both.high) == (pytest.approx(5.0), pytest.approx(15.0)) and not both.open
     assert both.how == f"{PAIRED}, combined in quadrature with the error over 1,200 test images"
-    assert of_half(4.5, 3.0).over_images(OfImages(9, 4 / NORMAL, 0.0)).open
-    assert seeds.over_images(OfImages(9, 0.0, 0.0)).high == pytest.approx(13.0)
-    assert seeds.over_images(OfImages(9, 0.0, 5 / NORMAL)).high == pytest.approx(15.0)
+    assert of_half(4.5, 3.0).with_image_errors(ImageErrors(9, 4 / NORMAL, 0.0)).open
+    assert seeds.with_image_errors(ImageErrors(9, 0.0, 0.0)).high == pytest.approx(13.0)
+    assert seeds.with_image_errors(ImageErrors(9, 0.0, 5 / NORMAL)).high == pytest.approx(15.0)
 
 
 def test_of_two_seeds_images_make_no_interval():
     few = Difference(10.0, "2 seeds are too few for an interval", 2, 1.0)
-    assert few.over_images(OfImages(9, 1.0, 0.0)) == few
+    assert few.with_image_errors(ImageErrors(9, 1.0, 0.0)) == few
 
 
 def test_where_equal_seeds_and_equal_images_leave_no_spread_there_is_no_interval():
     same = Difference(0.0, PAIRED, 3)
-    assert same.over_images(OfImages(9, 0.0, 0.0)) == same
+    assert same.with_image_errors(ImageErrors(9, 0.0, 0.0)) == same
 
 
 @pytest.mark.parametrize("seeds", [3, 5])
@@ -162,7 +166,7 @@ def test_it_holds_the_true_difference_about_as_often_as_it_says(seeds):
         gap_SN = truth / 100 + shared_N + of_seed_S1 + 0.3 * draw.standard_normal((seeds, images))
         by_seed = difference(dict(enumerate(100 * gap_SN.mean(1))), dict.fromkeys(range(seeds), 0.0))
         by_image, alone = gap_SN.mean(0).std(ddof=1) / sqrt(images), sqrt(gap_SN.var(0, ddof=1).mean() / seeds / images)
-        both = by_seed.over_images(OfImages(images, 100 * by_image, 100 * alone))
+        both = by_seed.with_image_errors(ImageErrors(images, 100 * by_image, 100 * alone))
         for name, gap in (("both", both), ("seeds", by_seed)):
             held[name] += gap.low <= truth <= gap.high
     assert 0.95 <= held["both"] / trials <= 0.99 and held["seeds"] / trials < 0.95
@@ -245,7 +249,7 @@ def test_each_fold_has_images_of_its_own_whatever_their_classes(sweep):
         predictions(path, np.zeros(60, dtype=int), np.arange(60) % 2)
     grid = lay_out(collect(folder))
     gap = grid.gap(grid.rows[1], grid.rows[0], None)
-    assert gap.images is None and gap.mean == pytest.approx(np.mean([1, 3, 7]))
+    assert gap.num_images is None and gap.mean == pytest.approx(np.mean([1, 3, 7]))
     assert gap.high - gap.mean == pytest.approx(scipy.stats.t.ppf(0.975, 2) * np.std([1, 3, 7], ddof=1) * sqrt(1 / 3 + 1 / 2))
     said = " ".join(sentences(findings(grid)))
     assert "tested on (3 of 3 tested so far). Near-duplicates between folds were not searched for." in said

@@ -15,7 +15,7 @@ import pytest
 
 from vitssl import cli, report
 from vitssl.report.figures import plots
-from vitssl.report.pages.sections import compared
+from vitssl.report.pages.sections import compared_text
 from vitssl.report.results.collect import collect
 from vitssl.report.results.grid import lay_out
 from vitssl.report.tables import evaluations
@@ -39,10 +39,10 @@ class Balanced(HTMLParser):
 
 def test_the_first_line_names_what_is_compared_and_no_axis_of_one_value(sweep):
     one = sweep({"ssat": 80.0}, {"size": ["pico"], "seed": [0]}, columns=None, name="one")
-    assert compared(lay_out(collect(one))) == "1 arm (ssat)."
+    assert compared_text(lay_out(collect(one))) == "1 arm (ssat)."
     axes = {"size": ["pico"], "cost": ["low", "high"], "seed": [0, 1]}
     several = sweep({"scratch": 80.0, "ssat": 80.0}, axes, columns=None, name="several")
-    assert compared(lay_out(collect(several))) == "2 arms (scratch, ssat) over cost low, high; seeds 0, 1."
+    assert compared_text(lay_out(collect(several))) == "2 arms (scratch, ssat) over cost low, high; seeds 0, 1."
 
 
 @pytest.mark.usefixtures("all_files")
@@ -133,7 +133,7 @@ def test_curves_are_means_over_seeds_as_far_as_all_have_come(sweep):
     laid_out = lay_out(collect(sweep({"scratch": lambda at: 80.0 + 2 * at["seed"]}, {"data": ["cifar10"], "seed": [0, 1]}, make=make)))
     _, figure = plots.draw(laid_out)["learning_curves"]
     curve = next(line for line in figure.axes[0].lines if len(line.get_xdata()))
-    first = laid_out.rows[0].cells[0].last.of("eval")[0]["test"]["top1"]
+    first = laid_out.rows[0].cells[0].last.events_of("eval")[0]["test"]["top1"]
     assert len(curve.get_xdata()) == 50  # the running seed is at half of its 100 epochs
     assert curve.get_ydata()[0] == pytest.approx(first * 81 / 80)
 

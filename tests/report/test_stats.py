@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm, t, ttest_ind, ttest_rel
 
-from vitssl.report.results.stats import Difference, OfImages, difference, holm, std
+from vitssl.report.results.stats import Difference, ImageErrors, difference, holm, std
 
 
 def test_std_divides_by_n_minus_one():
@@ -84,18 +84,20 @@ def test_p_is_that_of_the_t_tests():
     assert difference({0: 1.0, 1: 2.0}, {0: 0.0, 1: 0.5}).p is None and difference({0: 1.0}, {0: 0.0}).p is None
 
 
-@pytest.mark.parametrize("found", [None, OfImages(300, 0.7, 0.2), OfImages(300, 0.1, 2.0)])
+@pytest.mark.parametrize("found", [None, ImageErrors(300, 0.7, 0.2), ImageErrors(300, 0.1, 2.0)])
 def test_p_is_below_five_percent_just_where_the_interval_leaves_out_zero(found):
     draw = random.Random(0)
     for _ in range(200):
         gap = difference({seed: draw.gauss(2, 2) for seed in range(4)}, dict.fromkeys(range(4), 0.0))
-        gap = gap.over_images(found) if found else gap
+        gap = gap.with_image_errors(found) if found else gap
         assert (gap.p > 0.05) is gap.open
         assert gap.half(1 - gap.p) == pytest.approx(abs(gap.mean))
 
 
 def test_far_from_chance_p_is_no_less_than_can_be_told():
-    assert 0 < difference({0: 1e6, 1: 1e6, 2: 1e6 + 1e-3}, dict.fromkeys(range(3), 0.0)).over_images(OfImages(9, 0.1, 0.0)).p < 1e-6
+    assert (
+        0 < difference({0: 1e6, 1: 1e6, 2: 1e6 + 1e-3}, dict.fromkeys(range(3), 0.0)).with_image_errors(ImageErrors(9, 0.1, 0.0)).p < 1e-6
+    )
 
 
 def test_holm_is_as_its_step_down_loop_has_it():
@@ -118,7 +120,7 @@ def test_holm_is_as_its_step_down_loop_has_it():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
 
 
-@pytest.mark.parametrize("found", [None, OfImages(450, 0.8, 0.5)])
+@pytest.mark.parametrize("found", [None, ImageErrors(450, 0.8, 0.5)])
 def test_so_many_seeds_are_needed_as_make_the_interval_leave_out_zero(found):
     """Copies of the same seeds have their mean and, but for n - 1, their spread."""
     gap = Difference(2.5, "", 4, 3.0, 3.0, found)
@@ -140,11 +142,11 @@ def test_what_more_seeds_leave_of_the_error_over_images_is_what_images_are_for_a
 
     def found(gap_SN):
         error = gap_SN.mean(0).std(ddof=1) / sqrt(N)
-        return OfImages(N, error, sqrt(gap_SN.var(0, ddof=1).mean() / len(gap_SN) / N))
+        return ImageErrors(N, error, sqrt(gap_SN.var(0, ddof=1).mean() / len(gap_SN) / N))
 
     few, many = found(few_SN), found(many_SN)
-    assert few.of_many(sqrt(4 / 400)).error == pytest.approx(many.error, rel=0.1) and few.error > 1.5 * many.error
-    assert few.of_many(0.0).error == pytest.approx(0.3 / sqrt(N), rel=0.15)
+    assert few.with_more_seeds(sqrt(4 / 400)).error == pytest.approx(many.error, rel=0.1) and few.error > 1.5 * many.error
+    assert few.with_more_seeds(0.0).error == pytest.approx(0.3 / sqrt(N), rel=0.15)
 
 
 def test_of_folds_the_variance_of_the_mean_has_the_training_images_that_they_share():

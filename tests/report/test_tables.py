@@ -50,7 +50,7 @@ def test_table_3_beside_the_papers_numbers(grid_3):
 
 def test_cost_of_a_chain_is_the_sum_of_its_stages(grid_3):
     """A stage of 50 epochs took half an hour: 125 Wh, 50 g at 0.4 kg/kWh; the estimate is 0.5 x 230 x 0.432 = 49.7."""
-    table, sizes = models(spending.cost(grid_3)), models(main_table.size(grid_3))
+    table, sizes = models(spending.cost(grid_3)), models(main_table.size_table(grid_3))
     assert table["(1) SSL+FT", "cifar100"][2:7] == ["1.00 ± 0.00", "250 ± 0", "100 ± 0", "99.4 ± 0.0", "0.500 ± 0.000"]
     assert sizes["(1) SSL+FT", "cifar100"] == ["5.85 + 5.53", "5.53", "14.2", "0.426 + 1.26", "1.26", "4,000"]
     assert sizes["Ours", "cifar10"][:5] == ["5.85", "5.53", "14.2", "1.68", "1.26"]
@@ -77,7 +77,7 @@ def test_size_and_cost_are_of_one_column(sweep, emissions_record):
     assert [[e.text for e in row[:2]] for row in table.rows] == [
         ["scratch", "cifar10"], ["ssat", "cifar10"], ["scratch", "imagenet"], ["ssat", "imagenet"]
     ]  # fmt: skip
-    rows, sizes = models(table), models(main_table.size(grid))
+    rows, sizes = models(table), models(main_table.size_table(grid))
     assert rows["ssat", "cifar10"][1:7] == ["1.34x", "2.00 ± 0.00", "0.500 ± 0.000", "0.200 ± 0.000", "0.199 ± 0.000", "1.00 ± 0.00"]
     assert sizes["ssat", "cifar10"] == ["5.85", "5.53", "14.2", "1.68", "1.26", "4,000"]
     assert rows["ssat", "imagenet"][2:7] == ["82.0 ± 2.8", "20.5 ± 0.7", "8.20 ± 0.28", "8.15 ± 0.28", "41.0 ± 1.4"]

@@ -43,9 +43,9 @@ class Analysis:
 
 KINDS = {
     "attention": Analysis(attention.measure, attention.transformer_of),
-    "tokens": Analysis(tokens.measure, tokens.places_of),
+    "tokens": Analysis(tokens.measure, tokens.multi_token_layers),
     "maps": Analysis(maps.measure, attention.transformer_of, PICTURES),
-    "grad-cam": Analysis(grad_cam.measure, grad_cam.place_of, PICTURES),
+    "grad-cam": Analysis(grad_cam.measure, grad_cam.target_layer, PICTURES),
     "selections": Analysis(selections.measure, selections.selection_of),
     "mask-attention": Analysis(attention.to_masked_tokens, selections.selection_of),
 }

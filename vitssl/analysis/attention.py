@@ -70,14 +70,14 @@ def transformer_of(trained: Trained) -> IsotropicTransformer:
 
 
 def measure(trained: Trained, sample: Sample) -> Numbers:
-    """Measure the attention of every block: the means over images of the values that `of_map` returns.
+    """Measure the attention of every block: the means over images of the values that `summarize_map` returns.
 
     They are ``distance`` and ``entropy`` of each head, and the attention ``received`` by each token.
     """
     backbone = transformer_of(trained)
-    apart_NN = apart(backbone.grid(trained.run.data.image_size)).to(trained.device)
+    distances_NN = patch_distances(backbone.grid(trained.run.data.image_size)).to(trained.device)
     sums: dict[int, list[Tensor]] = {}
-    part = partial(of_map, prefix=backbone.num_prefix_tokens, apart_NN=apart_NN)
+    part = partial(summarize_map, prefix=backbone.num_prefix_tokens, distances_NN=distances_NN)
     with recorded(backbone, range(backbone.num_layers), part) as maps, torch.no_grad():
         for batch in sample.batches():
             trained.encode(batch.views["main"])
@@ -88,37 +88,37 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
         sample.check_finite(torch.cat(totals), f"attention weights of block {i + 1}")
     names, count = ("distance", "entropy", "received"), len(sample.positions)
     blocks = {str(i + 1): dict(zip(names, ((total / count).tolist() for total in sums[i]), strict=True)) for i in sorted(sums)}
-    return Numbers({"distance_if_equal": apart_NN.mean().item(), "blocks": blocks})
+    return Numbers({"distance_if_equal": distances_NN.mean().item(), "blocks": blocks})
 
 
-def apart(grid: tuple[int, ...]) -> Tensor:
+def patch_distances(grid: tuple[int, ...]) -> Tensor:
     """Return the distances between the centres of all pairs of patches, (N, N), on an image with sides of length 1."""
     sides = (torch.arange(side) / side for side in grid)
     centres_N2 = torch.cartesian_prod(*sides).view(math.prod(grid), -1)
     return torch.cdist(centres_N2, centres_N2, compute_mode="donot_use_mm_for_euclid_dist")
 
 
-def of_map(map_BhTT: Tensor, prefix: int, apart_NN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def summarize_map(map_BhTT: Tensor, prefix: int, distances_NN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Summarise a block's attention map for each image.
 
     Args:
         map_BhTT: attention, with rows that sum to 1.
         prefix: number of tokens before the patches.
-        apart_NN: the distances between patches.
+        distances_NN: the distances between patches.
 
     Returns:
         Three tensors. (B, h): the distance from a patch to the patches it attends to, weighted by its attention to them, averaged over
         patches. (B, h): the entropy of these weights as a share of its maximum, so that 1 means equal weights. (B, T): the attention that a
         token receives from all tokens (the sum of its column), averaged over heads; 1 on average over tokens.
     """
-    N, map_BhTT = len(apart_NN), map_BhTT.float()
-    patches_BhNN = shares(map_BhTT[:, :, prefix : prefix + N, prefix : prefix + N])
-    distance_Bh = (patches_BhNN * apart_NN).sum(-1).mean(-1)
+    N, map_BhTT = len(distances_NN), map_BhTT.float()
+    patches_BhNN = normalize_rows(map_BhTT[:, :, prefix : prefix + N, prefix : prefix + N])
+    distance_Bh = (patches_BhNN * distances_NN).sum(-1).mean(-1)
     entropy_Bh = torch.special.entr(patches_BhNN).sum(-1).mean(-1) / math.log(N)
     return distance_Bh, entropy_Bh, map_BhTT.sum(2).mean(1)
 
 
-def shares(rows: Tensor) -> Tensor:
+def normalize_rows(rows: Tensor) -> Tensor:
     """Divide attention to some of the tokens (..., N), in float32, by its sum over them; rows without attention to them stay 0."""
     return rows / rows.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
 

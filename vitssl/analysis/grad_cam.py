@@ -26,14 +26,14 @@ from vitssl.data.loading.batch import Batch
 from vitssl.trained import Trained
 
 
-class Place(NamedTuple):
+class TargetLayer(NamedTuple):
     """The layer of a network at which Grad-CAM is computed."""
 
     module: nn.Module
     tokens: Callable[[Tensor], Tensor]  # returns the patch tokens (B, N, D) of the module's output
 
 
-def place_of(trained: Trained) -> Place:
+def target_layer(trained: Trained) -> TargetLayer:
     """Return the last layer at which patches still influence the classifier, whichever tokens the classifier reads.
 
     After the last block of a transformer, the classifier may read only the class token, so that gradients of the patches would be 0.
@@ -47,40 +47,40 @@ def place_of(trained: Trained) -> Place:
     backbone = trained.model.backbone
     grid, first = backbone.grid(trained.run.data.image_size), backbone.num_prefix_tokens
     if isinstance(backbone, ConvNet):
-        return Place(list(backbone.stages)[-1], lambda map_BDHW: Features.of_map(map_BDHW).tokens_BND)
+        return TargetLayer(list(backbone.stages)[-1], lambda map_BDHW: Features.of_map(map_BDHW).tokens_BND)
     if isinstance(backbone, TimmNetwork):
-        return Place(backbone.network, lambda output: backbone.features(output, grid).tokens_BND)
+        return TargetLayer(backbone.network, lambda output: backbone.features(output, grid).tokens_BND)
     norms = [part for name, part in backbone.named_modules() if name.endswith(".norm1")]  # of (B, T, D), or (B, H, W, D)
     if not norms:
         raise ConfigError(f"{trained.run.backbone.network} has no norm1 before its last attention, where Grad-CAM looks")
-    return Place(norms[-1], lambda tokens: tokens.flatten(1, -2)[:, first : first + math.prod(grid)])
+    return TargetLayer(norms[-1], lambda tokens: tokens.flatten(1, -2)[:, first : first + math.prod(grid)])
 
 
 def measure(trained: Trained, sample: Sample) -> Numbers:
     """Compute the map of every image for its own class, or for the predicted class if its own is not one of the run's classes."""
     pictures.check(sample)
-    place, labels = place_of(trained), iter(sample.labels(trained.classes))
+    layer, labels = target_layer(trained), iter(sample.labels(trained.classes))
     images, maps, captions = [], [], []
     for batch in sample.batches():
         images_BCHW = batch.views["main"]
         images.append(pictures.pixels(trained, images_BCHW))
         for image_1CHW in images_BCHW.split(1):  # one at a time, since a pass holds all its activations for the gradient
-            map_N, logits_K = cam(trained, place, image_1CHW, next(labels))
+            map_N, logits_K = cam(trained, layer, image_1CHW, next(labels))
             maps.append(map_N)
             captions.append(f"{trained.classes[int(logits_K.argmax())]} ({float(logits_K.softmax(-1).max()):.2f})")
     grid = trained.model.backbone.grid(trained.run.data.image_size)
     return pictures.numbers(sample, np.concatenate(images), grid, [Maps("Grad-CAM", torch.stack(maps), captions)])
 
 
-def cam(trained: Trained, place: Place, image_1CHW: Tensor, label: int) -> tuple[Tensor, Tensor]:
+def cam(trained: Trained, layer: TargetLayer, image_1CHW: Tensor, label: int) -> tuple[Tensor, Tensor]:
     """Return an image's map (N,) and its logits (K,), on the CPU, computed in full precision.
 
-    The map is relu(sum over d of w_d * a_nd), where a are the tokens at ``place``, and w_d is the mean over n of the gradient of the
+    The map is relu(sum over d of w_d * a_nd), where a are the tokens at ``layer``, and w_d is the mean over n of the gradient of the
     class's logit with respect to a_nd.
 
     Args:
         trained: the run.
-        place: the layer to analyse.
+        layer: the layer to analyse.
         image_1CHW: the image, normalised.
         label: the class; if negative, the predicted class.
     """
@@ -90,7 +90,7 @@ def cam(trained: Trained, place: Place, image_1CHW: Tensor, label: int) -> tuple
         outputs.append(output.detach().requires_grad_())
         return outputs[-1]
 
-    handle = place.module.register_forward_hook(hold)
+    handle = layer.module.register_forward_hook(hold)
     try:
         with torch.enable_grad():
             logits_K = trained.model.predict(Batch.of_images(image_1CHW))[0]
@@ -98,6 +98,6 @@ def cam(trained: Trained, place: Place, image_1CHW: Tensor, label: int) -> tuple
         handle.remove()
     (output,) = outputs
     (gradient,) = torch.autograd.grad(logits_K[label if label >= 0 else int(logits_K.argmax())], output)
-    weights_1D = place.tokens(gradient).mean(1)
-    map_1N = F.relu(torch.einsum("bnd,bd->bn", place.tokens(output.detach()), weights_1D))
+    weights_1D = layer.tokens(gradient).mean(1)
+    map_1N = F.relu(torch.einsum("bnd,bd->bn", layer.tokens(output.detach()), weights_1D))
     return map_1N[0].cpu(), logits_K.detach().cpu()

@@ -14,21 +14,24 @@ import torch
 from torch import Tensor
 
 from vitssl.analysis import pictures
-from vitssl.analysis.attention import recorded, shares, transformer_of
+from vitssl.analysis.attention import normalize_rows, recorded, transformer_of
 from vitssl.analysis.base import Numbers, Sample
 from vitssl.analysis.pictures import Maps
 from vitssl.trained import Trained
 
 
 def measure(trained: Trained, sample: Sample) -> Numbers:
-    """Compute the maps of `of_map` for every image, with up to three patches on the diagonal as queries."""
+    """Compute the maps of `query_attention` for every image, with up to three patches on the diagonal as queries."""
     pictures.check(sample)
     backbone = transformer_of(trained)
     grid = backbone.grid(trained.run.data.image_size)
     queries, last = patches(grid), backbone.num_layers - 1
     images, tokens, heads = [], [], []
     indices = [row * grid[1] + column for row, column in queries]
-    with recorded(backbone, [last], lambda map_BhTT: of_map(map_BhTT, backbone.num_prefix_tokens, grid, indices)) as maps, torch.no_grad():
+    with (
+        recorded(backbone, [last], lambda map_BhTT: query_attention(map_BhTT, backbone.num_prefix_tokens, grid, indices)) as maps,
+        torch.no_grad(),
+    ):
         for batch in sample.batches():
             trained.encode(batch.views["main"])
             images.append(pictures.pixels(trained, batch.views["main"]))
@@ -50,18 +53,18 @@ def patches(grid: tuple[int, ...]) -> list[tuple[int, int]]:
     return list(dict.fromkeys((rows * i // 4, columns * i // 4) for i in (2, 1, 3)))
 
 
-def of_map(map_BhTT: Tensor, prefix: int, grid: tuple[int, ...], asked: list[int]) -> tuple[Tensor, Tensor]:
+def query_attention(map_BhTT: Tensor, prefix: int, grid: tuple[int, ...], queries: list[int]) -> tuple[Tensor, Tensor]:
     """Return the attention of the class token and of some patches to all patches, as shares of its sum over patches.
 
     Args:
         map_BhTT: attention, with rows that sum to 1.
         prefix: number of tokens before the patches, the first of which is the class token.
         grid: rows and columns of the patches.
-        asked: indices of the patches chosen as queries.
+        queries: indices of the patches chosen as queries.
 
     Returns:
         (B, 1 + Q, N), the class token and the chosen patches, averaged over heads; (B, h, N), the class token for each head.
     """
-    rows = [0, *(prefix + number for number in asked)]
-    shares_BhQN = shares(map_BhTT[:, :, rows, prefix : prefix + math.prod(grid)].float())
+    rows = [0, *(prefix + number for number in queries)]
+    shares_BhQN = normalize_rows(map_BhTT[:, :, rows, prefix : prefix + math.prod(grid)].float())
     return shares_BhQN.mean(1), shares_BhQN[:, :, 0]

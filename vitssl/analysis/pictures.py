@@ -26,14 +26,14 @@ class Maps:
     Attributes:
         name: what the maps show.
         values: (S, N), not negative.
-        said: a caption for the map of each image.
+        captions: a caption for the map of each image.
         place: row and column of the cell whose maps these are, if any.
         compared: whether to draw the maps beside those of a sweep's other arms.
     """
 
     name: str
     values: Tensor
-    said: list[str] = field(default_factory=list)
+    captions: list[str] = field(default_factory=list)
     place: tuple[int, int] | None = None
     compared: bool = True
 
@@ -67,7 +67,7 @@ def numbers(sample: Sample, images_SHWC: np.ndarray, grid: tuple[int, ...], rows
         "grid": list(grid),
         "index": sample.positions.tolist(),
         "titles": [index.classes[label] if label >= 0 else "unlabelled" for label in labels],
-        "rows": [{"name": row.name, "said": row.said, "place": row.place, "compared": row.compared} for row in rows],
+        "rows": [{"name": row.name, "said": row.captions, "place": row.place, "compared": row.compared} for row in rows],
     }
     return Numbers(facts, {"images": images_SHWC, "maps": torch.stack([row.values for row in rows]).float().numpy()})
 

@@ -23,7 +23,7 @@ ROUNDING = 1e-10  # share of the vectors' mean square; less variance than this i
 NAMES = ("distance", "cosine_distance", "variance")
 
 
-def places_of(trained: Trained) -> list[int]:
+def multi_token_layers(trained: Trained) -> list[int]:
     """Return the indices of the intermediate layers at which an image has several tokens.
 
     Raises:
@@ -38,7 +38,7 @@ def places_of(trained: Trained) -> list[int]:
 def measure(trained: Trained, sample: Sample) -> Numbers:
     """Measure the tokens of every intermediate layer that has several.
 
-    The results are the means over images of `of_tokens`, and the effective rank of the images' mean tokens. The features
+    The results are the means over images of `token_distances`, and the effective rank of the images' mean tokens. The features
     are those of the residual stream, before the final norm, without prefix and masked tokens.
 
     Raises:
@@ -46,7 +46,7 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
     """
     if len(sample.positions) < 2:
         raise ConfigError("a covariance needs two images at least", "--images")
-    layer_indices, backbone = places_of(trained), trained.model.backbone
+    layer_indices, backbone = multi_token_layers(trained), trained.model.backbone
     sums = {i: torch.zeros(len(NAMES), dtype=torch.float64) for i in layer_indices}
     moments = {i: Moments(backbone.widths[i]) for i in layer_indices}
     with torch.no_grad():
@@ -54,7 +54,7 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
             intermediates = trained.encode(batch.views["main"], tuple(layer_indices)).intermediates
             for i in layer_indices:
                 tokens_BND = intermediates[i].tokens_BND.float()
-                sums[i] += of_tokens(tokens_BND).sum(1).cpu()
+                sums[i] += token_distances(tokens_BND).sum(1).cpu()
                 moments[i].add(tokens_BND.mean(1).cpu())
     kind, blocks = "block" if isinstance(backbone, IsotropicTransformer) else "stage", {}
     for i in layer_indices:
@@ -64,7 +64,7 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
     return Numbers({"place": kind, "blocks": blocks, "spectrum": spectrum_D.tolist()})
 
 
-def of_tokens(tokens_BND: Tensor) -> Tensor:
+def token_distances(tokens_BND: Tensor) -> Tensor:
     """Measure how far apart the tokens of each image are, (3, B).
 
     The three rows are the mean Euclidean distance between two tokens; the mean cosine distance, 1 - cos, which does not grow with the

@@ -29,7 +29,7 @@ BUFFER = 1000  # images among which webdataset shuffles, as in its documentation
 Files = torchvision.datasets.ImageFolder
 
 
-def forget(files: Iterable[Path]) -> None:
+def drop_page_cache(files: Iterable[Path]) -> None:
     """Drop the page cache of ``files``, which needs no privileges; a disk may have a cache of its own."""
     for path in files:
         descriptor = os.open(path, os.O_RDONLY)
@@ -50,7 +50,7 @@ def _tars(bench: Bench, files: Files) -> list[Path]:
     return sorted(folder.glob("*.tar"))[:-1]
 
 
-def _ours(bench: Bench, tars: list[Path], **fields: Any) -> TrainLoader:
+def _our_loader(bench: Bench, tars: list[Path], **fields: Any) -> TrainLoader:
     """Return a loader that reads ``tars`` in place, with ``fields`` of data."""
     folder = bench.scratch / "in_place"
     if not folder.exists():
@@ -63,12 +63,12 @@ def _ours(bench: Bench, tars: list[Path], **fields: Any) -> TrainLoader:
     return TrainLoader(index, split, data, seed=0, batch_size=BATCH, device=torch.device("cpu"))
 
 
-def _theirs(tars: list[Path]) -> webdataset.WebDataset:
+def _webdataset_pipeline(tars: list[Path]) -> webdataset.WebDataset:
     """Return the pipeline of webdataset's documentation, before decoding."""
     return webdataset.WebDataset(list(map(str, tars)), shardshuffle=len(tars), seed=0).shuffle(BUFFER, seed=0)
 
 
-def median_apart(order: np.ndarray) -> float:
+def median_neighbour_distance(order: np.ndarray) -> float:
     """Return the median distance in a stream (a permutation of positions in the files) of two images that are neighbours in the files."""
     place = np.empty_like(order)
     place[order] = np.arange(len(order))
@@ -77,7 +77,7 @@ def median_apart(order: np.ndarray) -> float:
 
 def _speed(bench: Bench, files: Iterable[Path], images: int, read: Callable[[], Any]) -> float:
     """Return the images per second of a pass over cold files."""
-    forget(files)
+    drop_page_cache(files)
     return images / bench.seconds(read)
 
 
@@ -88,7 +88,7 @@ def _epoch(loader: TrainLoader) -> int:
 
 def _against(bench: Bench, rival: Callable[[], float], tars: list[Path], note: str, **fields: Any) -> Comparison:
     """Compare our epoch of ``tars``, read with ``fields`` of data, with a rival."""
-    loader = _ours(bench, tars, **fields)
+    loader = _our_loader(bench, tars, **fields)
     count = loader.num_samples // BATCH * BATCH
     ours = partial(_speed, bench, tars, count, lambda: _epoch(loader))
     return bench.compare("images/s", ours, rival, note)
@@ -110,12 +110,14 @@ def against_webdataset(bench: Bench, **fields: Any) -> Comparison:
     tars = _start(bench)[1]
 
     def decode() -> int:
-        return sum(1 for _ in _theirs(tars).decode("torchrgb8").to_tuple("jpg;jpeg;png", "cls"))
+        return sum(1 for _ in _webdataset_pipeline(tars).decode("torchrgb8").to_tuple("jpg;jpeg;png", "cls"))
 
-    theirs = np.array([int(sample["__key__"]) for sample in _theirs(tars)])
-    loader = _ours(bench, tars, **fields)
-    distances = f"neighbours in a tar come {median_apart(loader.order.epoch(0)):,.0f} / {median_apart(theirs):,.0f} images apart"
-    note = f"{_way(fields)} / webdataset with a buffer of {BUFFER:,}, the same cold tars of {len(theirs):,} images, one core; {distances}"
+    theirs = np.array([int(sample["__key__"]) for sample in _webdataset_pipeline(tars)])
+    loader = _our_loader(bench, tars, **fields)
+    apart, rival_apart = median_neighbour_distance(loader.order.epoch(0)), median_neighbour_distance(theirs)
+    distances = f"neighbours in a tar come {apart:,.0f} / {rival_apart:,.0f} images apart"
+    setting = f"webdataset with a buffer of {BUFFER:,}, the same cold tars of {len(theirs):,} images, one core"
+    note = f"{_reading_text(fields)} / {setting}; {distances}"
     return _against(bench, partial(_speed, bench, tars, len(theirs), decode), tars, note, **fields)
 
 
@@ -129,10 +131,10 @@ def against_image_folder(bench: Bench, **fields: Any) -> Comparison:
         for i in np.random.default_rng(0).permutation(len(files)).tolist():
             files[i]
 
-    note = f"{_way(fields)} / ImageFolder, the same {len(files):,} images cold, one core"
+    note = f"{_reading_text(fields)} / ImageFolder, the same {len(files):,} images cold, one core"
     return _against(bench, partial(_speed, bench, paths, len(files), decode), tars, note, **fields)
 
 
-def _way(fields: dict[str, Any]) -> str:
+def _reading_text(fields: dict[str, Any]) -> str:
     """Return in words how our loader reads with ``fields`` of data."""
     return "streamed in windows" if fields.get("cache_gb") == 0 else "from the cache, in memory,"

@@ -17,13 +17,13 @@ from vitssl.cli.base import (
     add_set,
     add_weights,
     agreed,
+    checked_run_folders,
     command,
     names,
     not_negative,
     note_unfinished,
     positive,
     runs_and_classes,
-    runs_of,
 )
 from vitssl.config import ConfigError
 from vitssl.config.evals import KINDS, OF_FEATURES
@@ -180,7 +180,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     from vitssl.config.evals import parse
     from vitssl.paths import that_classify
 
-    folders = runs_of(arguments.folders, arguments.checkpoint)
+    folders = checked_run_folders(arguments.folders, arguments.checkpoint)
     if arguments.type not in OF_FEATURES and len(folders) > 1:
         folders = that_classify(folders)
     if arguments.weights == "best":
@@ -209,7 +209,7 @@ def _predict(arguments: argparse.Namespace) -> int:
     if arguments.csv is not None:
         check_out(arguments.csv)
     run_paths, image_paths = runs_and_images([arguments.folder, *arguments.images])
-    folders, files = that_classify(runs_of(run_paths)), image_files(image_paths)
+    folders, files = that_classify(checked_run_folders(run_paths)), image_files(image_paths)
 
     from vitssl.cli.predict import check_runs, predict
     from vitssl.trained import load
@@ -243,7 +243,7 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 def _analyze(arguments: argparse.Namespace) -> None:
-    folders = runs_of(arguments.folders, arguments.checkpoint)
+    folders = checked_run_folders(arguments.folders, arguments.checkpoint)
     for folder in folders:
         note_unfinished(folder, arguments.checkpoint)
     from vitssl.analysis import KINDS, analyze_each
@@ -263,7 +263,7 @@ def _analyze(arguments: argparse.Namespace) -> None:
 def _prune(arguments: argparse.Namespace) -> None:
     from vitssl.cli import prune
 
-    if not (leftovers := prune.find(arguments.runs)):
+    if not (leftovers := prune.find_leftovers(arguments.runs)):
         print(f"{arguments.runs}: nothing to remove")
         return
     print(printable(prune.listing(leftovers)))

@@ -49,7 +49,7 @@ def runs_and_classes(arguments: argparse.Namespace) -> tuple[list[Path], list[Ru
     from vitssl import config
     from vitssl.data.index import load_index
 
-    folders = runs_of(arguments.runs)
+    folders = checked_run_folders(arguments.runs)
     runs = [config.load(folder) for folder in folders]
     classes = arguments.classes or [len(load_index(cfg.data.shards).classes) for cfg in runs]
     if len(classes) != len(runs):
@@ -101,7 +101,7 @@ def agreed(question: str) -> bool:
         return False
 
 
-def run(path: Path) -> Path:
+def checked_run_folder(path: Path) -> Path:
     """Return the folder of the run that ``path`` names, after checking that its run.yaml can be read.
 
     A mistake is thus reported before torch is loaded, which takes seconds.
@@ -109,10 +109,10 @@ def run(path: Path) -> Path:
     Raises:
         ConfigError: ``path`` names no run, or its run.yaml cannot be read.
     """
-    return runs_of([path])[0]
+    return checked_run_folders([path])[0]
 
 
-def runs_of(paths: Sequence[Path], checkpoint: str | None = None) -> list[Path]:
+def checked_run_folders(paths: Sequence[Path], checkpoint: str | None = None) -> list[Path]:
     """Return the folders of the runs that ``paths`` name, after checking that the run.yaml of each can be read.
 
     If any of the runs has ``checkpoint``, those without it are left out, and a note says so.

@@ -53,7 +53,7 @@ def _of_fields(pattern: str, text: Callable[[Field], str]) -> list[str]:
     parts = []
     for title, fields in sections().items():
         chosen = [field for field in fields if _matches(text(field), pattern)]
-        if chosen := sorted(chosen, key=lambda field: _in_a_word(field.name, pattern)):
+        if chosen := sorted(chosen, key=lambda field: _is_inside_word(field.name, pattern)):
             parts.append("\n".join([_underlined(title), *_entries(chosen)]))
     return parts
 
@@ -64,7 +64,7 @@ def _matches(name: str, pattern: str) -> bool:
     return fnmatch.fnmatchcase(name, pattern) if "*" in pattern or "?" in pattern else pattern in name
 
 
-def _in_a_word(name: str, pattern: str) -> bool:
+def _is_inside_word(name: str, pattern: str) -> bool:
     """Whether ``pattern`` begins no word of ``name``: true for lr in simclr, but not in lr_rule."""
     return not re.search(rf"(?:^|[._]){re.escape(pattern)}", name, re.IGNORECASE)
 

@@ -41,7 +41,7 @@ def check_runs(runs: Sequence[Trained]) -> None:
             raise ConfigError(f"{run.folder}: {classes}, so their probabilities have no mean")
 
 
-def note_of_kinds(runs: Sequence[Trained]) -> str | None:
+def mixed_runs_note(runs: Sequence[Trained]) -> str | None:
     """Return a note if the runs differ in more than their seeds and the weights they start from, otherwise None.
 
     A pattern of names may match more runs than was meant.
@@ -76,7 +76,7 @@ def predict(runs: Sequence[Trained], files: Sequence[Path], out: Path | None = N
         ConfigError: ``out`` exists, or cannot be written.
     """
     unread, classes = 0, runs[0].classes
-    if text := note_of_kinds(runs):
+    if text := mixed_runs_note(runs):
         note(text)
     with _printed(classes) if out is None else _rows(out, classes) as write:
         for path, result in zip(files, _shown(_means(runs, files), len(files), show=out is not None), strict=True):

@@ -80,7 +80,7 @@ def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
 
-def find(runs: Path) -> list[Leftover]:
+def find_leftovers(runs: Path) -> list[Leftover]:
     """Return everything that can be removed from the sweeps in the folder ``runs``, or from that sweep if it is one.
 
     Raises:
@@ -96,8 +96,10 @@ def find(runs: Path) -> list[Leftover]:
     if find_spec("torch") is None:
         note("optimizer states are not looked for, since torch is not installed here")
     named = _run_files(runs if sweeps != [runs] else runs.absolute().parent)
-    leftovers = [leftover for sweep in sweeps for path in sorted(sweep.glob("*/run.yaml")) for leftover in _of_run(path.parent, named)]
-    return leftovers + [leftover for sweep in sweeps for leftover in _of_sweep(sweep)]
+    leftovers = [
+        leftover for sweep in sweeps for path in sorted(sweep.glob("*/run.yaml")) for leftover in _run_leftovers(path.parent, named)
+    ]
+    return leftovers + [leftover for sweep in sweeps for leftover in _sweep_leftovers(sweep)]
 
 
 def _run_files(runs: Path) -> str:
@@ -105,7 +107,7 @@ def _run_files(runs: Path) -> str:
     return "\n".join(read_file(path).decode(errors="replace") for path in (*runs.glob("*/run.yaml"), *runs.glob("*/*/run.yaml")))
 
 
-def _of_run(folder: Path, named: str) -> list[Leftover]:
+def _run_leftovers(folder: Path, named: str) -> list[Leftover]:
     """Return the leftovers of a run that do not occur in ``named``, the text of every `run.yaml`."""
     done = is_finished(folder)
     files = [leftover for leftover in _unneeded(folder, done) if f"{folder.name}/{leftover.path.name}" not in named]
@@ -147,7 +149,7 @@ def _failed(folder: Path) -> bool:
     return (folder / ERROR).exists() and not is_trained(folder)
 
 
-def _of_sweep(sweep: Path) -> Iterator[Leftover]:
+def _sweep_leftovers(sweep: Path) -> Iterator[Leftover]:
     """Yield a sweep's source snapshots that no run names, and what a crash left; nothing while the sweep may be queued or running."""
     if _may_go_on(sweep):
         return
@@ -192,8 +194,10 @@ def remove(leftovers: list[Leftover]) -> tuple[int, int]:
 def _remove_of(owner: Path, leftovers: list[Leftover], run_files: Callable[[Path], str]) -> Iterator[int]:
     """Remove leftovers of one run or sweep, and yield the bytes of each that was removed."""
     of_sweep = is_sweep(owner)
-    with _alone(owner) as locked:
-        current = (_of_sweep(owner) if of_sweep else _of_run(owner, run_files(owner.absolute().parent.parent))) if locked else ()
+    with _lock(owner) as locked:
+        current = (
+            (_sweep_leftovers(owner) if of_sweep else _run_leftovers(owner, run_files(owner.absolute().parent.parent))) if locked else ()
+        )
         current_paths = {leftover.path for leftover in current}
         for leftover in leftovers:
             if leftover.path not in current_paths:
@@ -211,7 +215,7 @@ def _remove_of(owner: Path, leftovers: list[Leftover], run_files: Callable[[Path
             yield freed
 
 
-def _alone(owner: Path) -> AbstractContextManager[bool]:
+def _lock(owner: Path) -> AbstractContextManager[bool]:
     """Hold the lock that training a run or submitting a sweep takes; the context gives False if another process holds it."""
     return held(owner / (SUBMITTING if is_sweep(owner) else ".lock"), str(owner))
 

@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 
-from vitssl.cli.base import add_runs, add_set, add_weights, command, note_unfinished, run, runs_and_classes
+from vitssl.cli.base import add_runs, add_set, add_weights, checked_run_folder, command, note_unfinished, runs_and_classes
 from vitssl.config import ConfigError, Run
 from vitssl.config.weights import LAYOUTS, RELEASED
 from vitssl.files import check_new
@@ -112,7 +112,7 @@ def _import(arguments: argparse.Namespace) -> None:
 
 
 def _export(arguments: argparse.Namespace) -> None:
-    folder = run(arguments.folder)
+    folder = checked_run_folder(arguments.folder)
     from vitssl.weights.exporting import export
 
     instruction = export(folder, arguments.out, arguments.to, arguments.weights, arguments.checkpoint, arguments.backbone)
@@ -127,7 +127,7 @@ def _features(arguments: argparse.Namespace) -> None:
 
     if arguments.shards.suffix == ".npz" or (arguments.folder / "index.json").is_file():
         raise ConfigError("the run comes first, then shards and the file to write: vitssl features RUN SHARDS features.npz")
-    folder = run(arguments.folder)
+    folder = checked_run_folder(arguments.folder)
     check_npz(arguments.out)
     load_index(arguments.shards).where(arguments.split)
     from vitssl.cli import features

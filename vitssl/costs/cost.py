@@ -19,8 +19,8 @@ from vitssl.config import Objectives, Run
 from vitssl.costs import macs
 from vitssl.data.loading.batch import Batch
 
-WARM_UP, LEAST, BATCHES = 2, 3, 9  # batches of a measurement of inference speed: uncounted at first, then at least and at most
-ENOUGH_S = 3.0  # after this time LEAST batches are enough
+WARM_UP, MIN_BATCHES, MAX_BATCHES = 2, 3, 9  # batches of a measurement of inference speed: uncounted at first, then at least and at most
+ENOUGH_S = 3.0  # after this time MIN_BATCHES are enough
 
 
 def _batch(run: Run) -> Batch:
@@ -148,7 +148,7 @@ def _throughput(network: model.Model, run: Run, device: torch.device, batch_size
     batch = Batch.of_images(torch.zeros(batch_size, 3, size, size, device=device))
     was_training, times_s = network.training, []
     network.eval()
-    while len(times_s) < WARM_UP + LEAST or (len(times_s) < WARM_UP + BATCHES and sum(times_s[WARM_UP:]) < ENOUGH_S):
+    while len(times_s) < WARM_UP + MIN_BATCHES or (len(times_s) < WARM_UP + MAX_BATCHES and sum(times_s[WARM_UP:]) < ENOUGH_S):
         started = time.perf_counter()
         with dist.inference_autocast(device, run.loop.precision):
             _predict(network, batch)

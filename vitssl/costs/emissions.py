@@ -47,7 +47,7 @@ def intensity_kg_per_kwh(site: Site) -> float:
         from codecarbon.input import DataSource
     mix = DataSource().get_global_energy_mix_data().get(site.country)
     if mix is None:
-        advice = f"write an ISO 3166-1 alpha-3 code ({_meant(site.country)}) or set site.intensity_kg_per_kwh"
+        advice = f"write an ISO 3166-1 alpha-3 code ({_suggested_countries(site.country)}) or set site.intensity_kg_per_kwh"
         raise ConfigError(f"codecarbon knows no {site.country!r}; {advice}", "site.country")
     if not mix.get("carbon_intensity"):
         raise ConfigError(f"codecarbon has no carbon intensity for {site.country}; set site.intensity_kg_per_kwh", "site.country")
@@ -59,17 +59,17 @@ def names_grid(site: Site) -> bool:
     return site.country != Site.country or site.intensity_kg_per_kwh is not None or site.intensity_csv is not None
 
 
-def grid_of(site: Site) -> str:
+def grid_name(site: Site) -> str:
     """Return the name of the grid in energy records: the country, or that the site has figures of its own.
 
     A file of intensities always counts as such; a single figure only if the site leaves the country to the default.
     """
     if site.intensity_csv is not None:
         return intensity.BY_HOUR
-    return intensity.OWN if site.intensity_kg_per_kwh is not None and site.country == Site.country else site.country
+    return intensity.OWN_FIGURE if site.intensity_kg_per_kwh is not None and site.country == Site.country else site.country
 
 
-def _meant(country: str) -> str:
+def _suggested_countries(country: str) -> str:
     """Return the codes and names of countries that an unknown name or code may stand for; an example if there are none."""
     import pycountry
 
@@ -114,7 +114,7 @@ class Tracker:
         self.path = Path(folder) / f"emissions-{attempt}-{self._node}.json"
         self._attempt, self._flush_s = attempt, flush_s
         self._iso_code = site.country
-        self._country = grid_of(site)
+        self._country = grid_name(site)
         self._intensity, self._share = intensity_kg_per_kwh(site), share_of_node()
         self._grid = intensity.read(site.intensity_csv) if site.intensity_csv is not None else None
         self._by_hour = intensity.ByQuarterHour()

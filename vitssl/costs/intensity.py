@@ -22,7 +22,7 @@ from vitssl.reader import read_whole
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 WEEK = timedelta(days=7)
 EXAMPLE = "a line is such as 2026-11-23T14:00,310 or Mon 14:00,310"
-BY_HOUR, OWN = "by the hour", "own figure"  # names of the grid in a record of energy, instead of a country
+BY_HOUR, OWN_FIGURE = "by the hour", "own figure"  # names of the grid in a record of energy, instead of a country
 MOST_LINES = 100_000
 MOST_G = 5000.0  # per kWh: five times lignite's
 STEP_S = 900.0  # between the start times that are compared; also the period by which energy is recorded: as fine as forecasts are
@@ -49,13 +49,13 @@ class Intensity:
         lengths = [b - a for a, b in zip(self.times, [*self.times[1:], last], strict=True)]
         return sum(length * kg for length, kg in zip(lengths, self.kg_per_kwh, strict=True)) / sum(lengths)
 
-    def knows(self, start: float, end: float) -> bool:
+    def is_known(self, start: float, end: float) -> bool:
         """Whether the intensity is known for all of the time from ``start`` to ``end`` (seconds since 1970)."""
         return self.end is None or (self.times[0] <= start and end <= self.end)
 
     def at(self, time_s: float) -> float:
         """Return the intensity in kg/kWh at a moment (seconds since 1970); beyond a forecast, its mean."""
-        if not self.knows(time_s, time_s):
+        if not self.is_known(time_s, time_s):
             return self.mean
         place = bisect.bisect_right(self.times, time_s if self.end is not None else _into_week(time_s))
         return self.kg_per_kwh[place - 1]  # before the first time of a week, its last figure holds
@@ -85,7 +85,7 @@ class Intensity:
         Of equally good times it is the earliest; it is ``now`` if the intensity is not known long enough for any of them.
         """
         starts = [now + STEP_S * step for step in range(int(within_s // STEP_S) + 1)]
-        known = [start for start in starts if self.knows(start, start + length_s)]
+        known = [start for start in starts if self.is_known(start, start + length_s)]
         return min(known, key=lambda start: (round(self.over(start, start + length_s), 9), start), default=now)
 
 
@@ -141,15 +141,15 @@ class ByQuarterHour:
 
     def __init__(self) -> None:
         self.kwh: dict[str, float] = {}
-        self._before, self._then = 0.0, None
+        self._last_kwh, self._last_time_s = 0.0, None
 
     def add(self, total_kwh: float, now: float) -> None:
         """Distribute the energy that was drawn since the last reading evenly over the time since then.
 
         energy of a quarter hour += drawn * (time of the quarter hour since the last reading) / (time since the last reading)
         """
-        drawn, last_read = total_kwh - self._before, now if self._then is None else self._then
-        self._before, self._then = total_kwh, now
+        drawn, last_read = total_kwh - self._last_kwh, now if self._last_time_s is None else self._last_time_s
+        self._last_kwh, self._last_time_s = total_kwh, now
         cut = last_read
         while cut < now:
             end = min(now, (cut // STEP_S + 1) * STEP_S)

@@ -21,8 +21,8 @@ DRAWN: dict[str, Callable[[list[Analysed]], Plot]] = {
     "selections": masked_tokens.selections,
     "mask-attention": masked_tokens.mask_attention,
 }
-EACH = ("selections",)  # analyses with a figure for each run
-BESIDE = ("maps", "grad-cam")  # analyses with one figure for all runs that were analysed on the same images
+FIGURE_PER_RUN = ("selections",)  # analyses with a figure for each run
+FIGURE_PER_IMAGE_SET = ("maps", "grad-cam")  # analyses with one figure for all runs that were analysed on the same images
 
 
 def save(folder: Path, name: str, stem: str) -> Path:
@@ -46,7 +46,7 @@ def draw(grid: Grid) -> dict[str, Plot]:
     with rc_context(STYLE):
         for name in DRAWN:
             groups = list(_groups(grid, name).values())
-            if name in (*EACH, *BESIDE):
+            if name in (*FIGURE_PER_RUN, *FIGURE_PER_IMAGE_SET):
                 parts = _parts(name, [runs[0] for runs in groups])
                 plots |= {f"{name}-{i}": DRAWN[name](runs) for i, runs in enumerate(parts, start=1)}
             elif groups:
@@ -56,7 +56,7 @@ def draw(grid: Grid) -> dict[str, Plot]:
 
 def _parts(name: str, runs: list[Analysed]) -> list[list[Analysed]]:
     """Split the runs of the analysis ``name`` into one list for each figure."""
-    if name in EACH:
+    if name in FIGURE_PER_RUN:
         return [[run] for run in runs]
     by_images: dict[tuple[str, ...], list[Analysed]] = {}
     for run in runs:
@@ -72,17 +72,17 @@ def _groups(grid: Grid, name: str) -> dict[str, list[Analysed]]:
         for column, cells in row.columns.items():
             for stage, run in (pair for cell in cells for pair in cell.stages if pair[1].status != "unreadable"):
                 for path in (run.path / "analysis").glob(f"{name}*.json"):
-                    place = (grid.called(row.arm), row.values, f"{stage}, {grid.name(column)}".removesuffix(", "))
+                    place = (grid.arm_name(row.arm), row.values, f"{stage}, {grid.name(column)}".removesuffix(", "))
                     uses.setdefault(path, []).append(place)
                     looks.setdefault(path, style.look(grid, row))
     groups: dict[str, list[Analysed]] = {}
     for path, places in uses.items():
-        analysed = Analysed.read(path, _called(places), looks[path])
+        analysed = Analysed.read(path, _run_label(places), looks[path])
         groups.setdefault(analysed.label, []).append(analysed)
     return groups
 
 
-def _called(places: list[tuple[str, dict[str, Any], str]]) -> str:
+def _run_label(places: list[tuple[str, dict[str, Any], str]]) -> str:
     """Name a run by its arm, axis values, stage and column, without the values and the column that differ between its ``places``."""
     arm, values, stage = places[0]
     shared = [f"{axis} {value}" for axis, value in values.items() if all(other.get(axis) == value for _, other, _ in places)]

@@ -40,7 +40,7 @@ def attention(runs: list[Analysed]) -> Plot:
     distance.set(ylabel="attention distance, in image widths")
     entropy.set(ylabel="entropy of attention, share of the largest")
     for axis, (place, depth) in zip(received, (("first", 0), ("middle", 0.5), ("last", 1)), strict=True):
-        _lines(axis, runs, lambda run, which=depth: _received(run, which), dots=False)
+        _lines(axis, runs, lambda run, depth=depth: _received(run, depth), dots=False)
         axis.set(xlabel=f"token, in the {place} block", ylabel="attention received (average: 1)")
     style.name_below(figure, _looks(runs), "-")
     caption = (
@@ -51,10 +51,10 @@ def attention(runs: list[Analysed]) -> Plot:
     return caption + _seeds(runs), figure
 
 
-def _received(run: Analysed, which: float) -> dict[int, float]:
-    """Return the attention received by each token in the block at the relative depth ``which``, from 0 (first) to 1 (last)."""
+def _received(run: Analysed, depth: float) -> dict[int, float]:
+    """Return the attention received by each token in the block at the relative ``depth``, from 0 (first) to 1 (last)."""
     blocks = run.facts["blocks"]
-    number = sorted(map(int, blocks))[int(which * (len(blocks) - 1))]
+    number = sorted(map(int, blocks))[int(depth * (len(blocks) - 1))]
     return dict(enumerate(blocks[str(number)]["received"]))
 
 

@@ -121,8 +121,8 @@ def _curves_of(runs: list[RunFolder], usual: str) -> dict[str, Curve]:
 
     An evaluator has a curve of the sweep's metric ``usual`` if most of its evaluations have that, otherwise of its first metric.
     """
-    terms = dict.fromkeys(name for run in runs for event in run.of("train") for name in event["terms"])
-    evaluated = [(name, event[name]) for run in runs for event in run.of("eval") for name in ("test", *run.evals) if event.get(name)]
+    terms = dict.fromkeys(name for run in runs for event in run.events_of("train") for name in event["terms"])
+    evaluated = [(name, event[name]) for run in runs for event in run.events_of("eval") for name in ("test", *run.evals) if event.get(name)]
     chosen_metrics = {}
     for name in dict.fromkeys(name for name, _ in evaluated):
         results = [metrics for other, metrics in evaluated if other == name]
@@ -147,7 +147,7 @@ def _points(cell: Cell, stage: int, curve: Curve, places: Places) -> tuple[list[
     """Return the horizontal positions of a curve's values in ``stage``, counted from the first stage on, and the values."""
     (kind, mapping, key), run = curve, cell.stages[stage][1]
     offset, (positions, _) = sum(places(earlier)[1] for _, earlier in cell.stages[:stage]), places(run)
-    points = [(offset + positions[e["step"]], value) for e in run.of(kind) if (value := (e.get(mapping) or {}).get(key)) is not None]
+    points = [(offset + positions[e["step"]], value) for e in run.events_of(kind) if (value := (e.get(mapping) or {}).get(key)) is not None]
     return [x for x, _ in points], [y for _, y in points]
 
 

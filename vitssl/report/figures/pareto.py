@@ -27,12 +27,12 @@ class Cost:
     Attributes:
         base: the unit in which the cost is computed.
         label: the label of the axis, with that unit.
-        of: gives the cost of one model, or None if it is not known.
+        per_model: gives the cost of one model, or None if it is not known.
     """
 
     base: str
     label: str
-    of: Callable[[Cell], float | None]
+    per_model: Callable[[Cell], float | None]
 
 
 def _spent(cell: Cell, name: str) -> float | None:
@@ -67,7 +67,7 @@ def against(grid: Grid, name: str) -> Plot | None:
     Return None if no column has two rows with a score and a known cost, or if all costs are 0.
     """
     cost = COSTS[name]
-    models_by_column = {column: models for column in grid.columns if (models := _models(grid, column, cost.of))}
+    models_by_column = {column: models for column in grid.columns if (models := _models(grid, column, cost.per_model))}
     all_costs = [value for models in models_by_column.values() for model in models for value in model.costs]
     if max(map(len, models_by_column.values()), default=0) < 2 or not max(all_costs):
         return None
@@ -86,14 +86,14 @@ def against(grid: Grid, name: str) -> Plot | None:
             log_x(axis, all_costs)
         else:
             _limit_x(axis, [value * factor for value in panel_costs])
-        if len(models) > 1 and not _unmarked(grid, column, name):
+        if len(models) > 1 and not _unmarked_reason(grid, column, name):
             _draw_front(axis, [(x * factor, y) for x, y in front([m.centre for m in models], grid.measured.lower_is_better)])
     shown_rows = {model.row for models in models_by_column.values() for model in models}
     add_legend(figure, grid, [row for row in grid.rows if row in shown_rows])
     return _caption(grid, label, name, list(models_by_column)), figure
 
 
-def _unmarked(grid: Grid, column: Any, name: str) -> str:
+def _unmarked_reason(grid: Grid, column: Any, name: str) -> str:
     """Return the reason why the Pareto front of a column is not marked; empty if nothing speaks against it."""
     modelled = "energy is modelled, and little else than the time" if name == "accuracy_vs_energy" and not metered(grid.sweep) else ""
     return grid.unselected_reason or ("" if name == EXACT else doubt(grid, column)) or modelled
@@ -112,13 +112,13 @@ def front(centres: list[tuple[float, float]], lower_is_better: bool = False) -> 
     return chosen
 
 
-def _models(grid: Grid, column: Any, of: Callable[[Cell], float | None]) -> list[Model]:
+def _models(grid: Grid, column: Any, per_model: Callable[[Cell], float | None]) -> list[Model]:
     """Return the models of a column, with the seeds that have a score and a known cost."""
     models = []
     for row in grid.rows:
         scores = grid.scores(row, column)
         cells = [cell for cell in row.columns[column] if cell.axes.get(SEED) in scores]
-        known = [(cost, scores[cell.axes.get(SEED)]) for cell in cells if (cost := of(cell)) is not None]
+        known = [(cost, scores[cell.axes.get(SEED)]) for cell in cells if (cost := per_model(cell)) is not None]
         if known:
             costs, known_scores = zip(*known, strict=True)
             models.append(Model(row, list(costs), list(known_scores)))
@@ -148,7 +148,7 @@ def _draw_front(axis: Axes, points: list[tuple[float, float]]) -> None:
 def _caption(grid: Grid, label: str, name: str, columns: list[Any]) -> str:
     exact = " (multiply-adds of all training steps, forward and backward: an exact count)" if name == EXACT else ""
     lines = [f"{grid.measured.title} against {label}{exact}: means with ± one standard deviation over seeds; small dots are single seeds."]
-    reasons = {column: _unmarked(grid, column, name) for column in columns}
+    reasons = {column: _unmarked_reason(grid, column, name) for column in columns}
     if not all(reasons.values()):
         lines.append("A ring and the line mark the Pareto front: no other arm is both cheaper and better by the means.")
     for reason in dict.fromkeys(filter(None, reasons.values())):

@@ -31,10 +31,10 @@ def grad_cam(runs: list[Analysed]) -> Plot:
     return _caption(text, runs), _figure(runs)
 
 
-def _caption(what: str, runs: list[Analysed]) -> str:
+def _caption(text: str, runs: list[Analysed]) -> str:
     run_name, seeds = (f"{runs[0].label}. ", "") if len(runs) == 1 else ("", " Networks of each arm's first seed.")
     images = f"Images of {runs[0].facts['shards']}, {runs[0].facts['split']}."
-    return f"{run_name}{what}. {images}{seeds} Every map has a scale of its own, from 0 (dark) to its largest value (bright)."
+    return f"{run_name}{text}. {images}{seeds} Every map has a scale of its own, from 0 (dark) to its largest value (bright)."
 
 
 def _figure(runs: list[Analysed]) -> Figure:

@@ -56,7 +56,9 @@ def look(grid: Grid, row: Row) -> dict[str, Any]:
     """
     arms = list(dict.fromkeys(cell.arm for cell in grid.sweep.cells))
     rows = [other for other in grid.rows if other.arm is row.arm]
-    i, position = (grid.rows.index(row), 0) if grid.alone else (arms.index(row.arm.name) if row.arm.name in arms else 0, rows.index(row))
+    i, position = (
+        (grid.rows.index(row), 0) if grid.has_single_arm else (arms.index(row.arm.name) if row.arm.name in arms else 0, rows.index(row))
+    )
     faint = FADED ** (position / (len(rows) - 1)) if position else 1.0
     return {"color": COLOURS[i % len(COLOURS)], "marker": MARKERS[(i + i // len(COLOURS) + position) % len(MARKERS)], "alpha": faint}
 
@@ -102,16 +104,16 @@ def log_x(axis: Axes, values: list[float]) -> None:
     Matplotlib's usual powers of ten are formulas, which STYLE does not parse.
     """
     axis.set_xscale("log")
-    _plain_figures(axis.xaxis, values)
+    _plain_tick_labels(axis.xaxis, values)
 
 
 def log_y(axis: Axes, values: list[float]) -> None:
     """Make the vertical axis logarithmic, with plain numbers at its ticks."""
     axis.set_yscale("log")
-    _plain_figures(axis.yaxis, values)
+    _plain_tick_labels(axis.yaxis, values)
 
 
-def _plain_figures(ticks: Axis, values: list[float]) -> None:
+def _plain_tick_labels(ticks: Axis, values: list[float]) -> None:
     ticks.set_major_locator(LogLocator(subs=(1, 2, 5) if max(values) < DECADES * min(values) else (1,)))
     ticks.set_major_formatter("{x:g}")
     ticks.set_minor_formatter(NullFormatter())

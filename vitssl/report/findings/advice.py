@@ -11,7 +11,7 @@ from vitssl.report.results.best import article, near_best, settled, undecided
 from vitssl.report.results.costs import UNEQUAL, macs
 from vitssl.report.results.grid import SEED, Grid
 from vitssl.report.results.rows import Row
-from vitssl.report.results.stats import ENOUGH, LEAST, MOST, Difference
+from vitssl.report.results.stats import ENOUGH_SEEDS, MAX_SEEDS, MIN_SEEDS, Difference
 from vitssl.words import few, listed
 
 MANY = 10  # seeds that are worth to be asked for
@@ -25,8 +25,8 @@ def recommendation(grid: Grid, column: Any) -> str:
     """
     ranked = grid.ranking(column)
     costs = {row: macs(row.finished(column)) for row in ranked}
-    seeds = min((len(grid.compared(row, column)) for row in ranked), default=0)
-    if seeds < LEAST:
+    seeds = min((len(grid.ranking_scores(row, column)) for row in ranked), default=0)
+    if seeds < MIN_SEEDS:
         return ""
     near = near_best(grid, column)
     best, cheapest = near[0], min(near, key=lambda row: costs[row])
@@ -36,8 +36,8 @@ def recommendation(grid: Grid, column: Any) -> str:
         chosen = _either(grid, column, best, cheapest, costs[cheapest] / costs[best])
     else:
         chosen = f"{grid.label(best)}, {'the best mean' if len(near) > 1 else f'{article(grid, column)} best'}"
-    take = "For now take" if seeds < ENOUGH or _equal_costs(grid) else "Take"
-    return grid.placed(column, f"{take} {chosen}.{_worse(grid, column)}")
+    take = "For now take" if seeds < ENOUGH_SEEDS or _equal_costs(grid) else "Take"
+    return grid.prefixed_text(column, f"{take} {chosen}.{_worse(grid, column)}")
 
 
 def _either(grid: Grid, column: Any, best: Row, cheap: Row, share: float) -> str:
@@ -45,7 +45,7 @@ def _either(grid: Grid, column: Any, best: Row, cheap: Row, share: float) -> str
     gap, first = grid.gap(best, cheap, column), grid.label(best)
     assert gap is not None  # both have scores
     saving = f"its training takes {share:.2f}x the multiply-adds of {first}"
-    gain = f"its mean is better by {abs(gap.mean):.2f}{grid.points}, which may be chance"
+    gain = f"its mean is better by {abs(gap.mean):.2f}{grid.unit_suffix}, which may be chance"
     return f"{grid.label(cheap)} if cost matters ({saving}) and {first} if {grid.measured.name} does ({gain})"
 
 
@@ -83,11 +83,11 @@ def _needed(grid: Grid, column: Any) -> str:
         return ""
     needed, which = gap.seeds_needed(), f"{grid.label(first)} and {grid.label(other)}"
     if needed is None and gap.overlap:  # what folds share stays in the error
-        said = f"{MOST} seeds would not tell {which} apart either, since folds share their training images"
+        said = f"{MAX_SEEDS} seeds would not tell {which} apart either, since folds share their training images"
     else:
-        seeds = f"more than {MOST} seeds, or more test images," if needed is None else f"{max(needed, ENOUGH)} seeds"
+        seeds = f"more than {MAX_SEEDS} seeds, or more test images," if needed is None else f"{max(needed, ENOUGH_SEEDS)} seeds"
         said = f"{seeds} would tell {which} apart"
-    return grid.placed(column, f"If means and spreads stay as they are, {said}.")
+    return grid.prefixed_text(column, f"If means and spreads stay as they are, {said}.")
 
 
 def _decisive(grid: Grid, column: Any) -> tuple[Row, Row, Difference] | tuple[None, None, None]:
@@ -105,12 +105,12 @@ def _decisive(grid: Grid, column: Any) -> tuple[Row, Row, Difference] | tuple[No
 def _wanted(grid: Grid, column: Any) -> int:
     """Seeds that may name the best arm of a column; 0 where that is clear, or where more than MANY would be needed."""
     if not grid.ranking(column):
-        open_yet = not grid.unchosen(column) and sum(bool(grid.scores(row, column)) for row in grid.rows) > 1
-        return ENOUGH if open_yet else 0
+        open_yet = not grid.unranked_reason(column) and sum(bool(grid.scores(row, column)) for row in grid.rows) > 1
+        return ENOUGH_SEEDS if open_yet else 0
     *_, gap = _decisive(grid, column)
     if gap is None:
         return 0
-    needed = ENOUGH if gap.seeds < LEAST else max(ENOUGH, gap.seeds_needed() or inf)
+    needed = ENOUGH_SEEDS if gap.seeds < MIN_SEEDS else max(ENOUGH_SEEDS, gap.seeds_needed() or inf)
     return int(needed) if needed <= MANY else 0
 
 

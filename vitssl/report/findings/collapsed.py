@@ -22,7 +22,7 @@ def sentence(grid: Grid) -> str:
             for name in dict.fromkeys(name for name, _, _ in found):
                 top1, chance = (mean(pair[k] for pair in found if pair[0] == name) for k in (1, 2))
                 if top1 - chance < min(chance, HARDLY * (100 - chance)):
-                    poor.append(f"{grid.model(row, column)} ({stage}: {name} {top1:.2f} %, chance {chance:.2f} %)")
+                    poor.append(f"{grid.model_name(row, column)} ({stage}: {name} {top1:.2f} %, chance {chance:.2f} %)")
     advice = "Such a pretraining may have collapsed: look at its loss and learning rate before you compare it."
     return f"Features hardly better than chance (of classes of equal size) were pretrained: {few(poor)}. {advice}" if poor else ""
 

@@ -79,7 +79,7 @@ def progress(sweep: Sweep) -> str:
 def _missing(grid: Grid) -> str:
     """The cells that lack where the sweep selects over axes."""
     lacking = [
-        f"{grid.model(row, column)} ({selection.missing} of {len(selection.points)})"
+        f"{grid.model_name(row, column)} ({selection.missing} of {len(selection.points)})"
         for row in grid.rows
         for column, selection in row.selections.items()
         if selection.missing
@@ -89,7 +89,7 @@ def _missing(grid: Grid) -> str:
 
 def _unselected(grid: Grid) -> str:
     """Why no value of a hyper-parameter is named the best."""
-    axes = grid.unselected or [grid.axis] * grid.unselected_columns
+    axes = grid.unselected_axes or [grid.axis] * grid.has_unselected_columns
     if not axes:
         return ""
     how = "to choose on held-out images, set `select` in the sweep and data.val_fraction"
@@ -122,18 +122,18 @@ def _one_start(grid: Grid) -> list[str]:
     for row, column, done in grid.models():
         for i, (stage, run) in enumerate(done[0].stages[:-1]):
             if len(done) > 1 and all(cell.stages[i][1].path == run.path for cell in done):
-                shared.setdefault(stage, []).append(grid.model(row, column))
+                shared.setdefault(stage, []).append(grid.model_name(row, column))
     rest = "so the intervals do not cover its effect"
     return [f"In {few(models)}, all seeds share one {stage} run, {rest}." for stage, models in shared.items()]
 
 
 def _best_epoch(grid: Grid) -> str:
     """What the epochs give that held-out images choose, of as many models as a sentence holds."""
-    if grid.own == "selected":  # as all figures are
+    if grid.own_evaluator == "selected":  # as all figures are
         return ""
     key, how = best.chosen_metric(grid), best.chosen_by(grid)
     metric = metric_of(key)
-    scores = {grid.model(row, column): grid.scores(row, column, "selected", key) for row, column, _ in grid.models()}
+    scores = {grid.model_name(row, column): grid.scores(row, column, "selected", key) for row, column, _ in grid.models()}
     told = [f"{name} {plus_minus(list(of_seeds.values()))} {metric.unit}".rstrip() for name, of_seeds in scores.items() if of_seeds]
     shown = listed(told) if len(told) <= MOST_SUBJECTS else "see the table “Other readings of the same runs”"
     return f"Test {metric.name} at the epoch that held-out images choose{how}, which best.pt holds: {shown}." if told else ""
@@ -144,11 +144,11 @@ def _against_paper(grid: Grid) -> str:
     for row, column, _ in grid.models():
         scores, paper = grid.scores(row, column), grid.published(row, column)
         if scores and paper is not None:
-            gaps[grid.model(row, column)] = mean(scores.values()) - paper
+            gaps[grid.model_name(row, column)] = mean(scores.values()) - paper
     if not gaps:
         return ""
     furthest = max(gaps, key=lambda k: abs(gaps[k]))
-    distance = f"{mean(map(abs, gaps.values())):.2f}{grid.points}"
+    distance = f"{mean(map(abs, gaps.values())):.2f}{grid.unit_suffix}"
     return f"The mean absolute difference from the paper's numbers is {distance}; the largest, for {furthest}, is {signed(gaps[furthest])}."
 
 

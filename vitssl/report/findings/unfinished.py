@@ -31,7 +31,7 @@ def sentence(grid: Grid) -> str:
     }
     said = []
     for words, check in checks.items():
-        found = {grid.model(row, column): text for row, column, done in grid.models() if (text := check(grid, row, column, done))}
+        found = {grid.model_name(row, column): text for row, column, done in grid.models() if (text := check(grid, row, column, done))}
         if found:
             said.append(f"{words}: {few([f'{model} ({text})' for model, text in found.items()])}")
     text = "; ".join(said)
@@ -66,7 +66,7 @@ def _unlearned(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
     """The loss of labels at the last stage's end, and that of chance, which is a sum over heads as it is; nothing of a probe, whose network
     is frozen."""
     runs = [cell.last for cell in done if cell.last.job.get("data", {}).get("classes")]
-    logged = [[event["terms"][CLASSIFY] for event in run.of("train") if CLASSIFY in event["terms"]] for run in runs]
+    logged = [[event["terms"][CLASSIFY] for event in run.events_of("train") if CLASSIFY in event["terms"]] for run in runs]
     ends = [losses[-1] for losses in logged if losses]
     if not ends or any(run.run["backbone"]["frozen"] for run in runs):
         return ""
@@ -90,7 +90,7 @@ def _end(grid: Grid, cell: Cell) -> tuple[float, float, float] | None:
     """The last evaluation of the last stage, an earlier one, and the share of training between them."""
     evaluator, metric = grid.metric
     evaluator = "test" if evaluator == "selected" else evaluator  # of which there is one value
-    values = {e["step"]: value for e in cell.last.of("eval") if (value := (e.get(evaluator) or {}).get(metric)) is not None}
+    values = {e["step"]: value for e in cell.last.events_of("eval") if (value := (e.get(evaluator) or {}).get(metric)) is not None}
     last = max(values, default=0)
     before = [step for step in values if END[0] * last <= step <= END[1] * last]
     return (values[last], values[max(before)], 1 - max(before) / last) if before else None

@@ -55,10 +55,10 @@ def _list(items: Iterable[str]) -> str:
 
 
 def definitions(pairs: Pairs) -> str:
-    """Return pairs as a definition list, folded away behind ``pairs.behind`` unless that is empty."""
+    """Return pairs as a definition list, folded away behind ``pairs.summary`` unless that is empty."""
     items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>\n" for name, text in pairs.texts.items())
     listed = f'<div class="pairs"><dl>\n{items}</dl></div>\n'
-    return f"<details><summary>{escape(pairs.behind)}</summary>\n{listed}</details>\n" if pairs.behind else listed
+    return f"<details><summary>{escape(pairs.summary)}</summary>\n{listed}</details>\n" if pairs.summary else listed
 
 
 def copied(text: str) -> str:
@@ -96,7 +96,7 @@ def failed(failure: Failure) -> str:
     """Return the folder of a failed run, its message, and its traceback behind a click."""
     name = f'<a href="{escape(failure.link)}">{escape(failure.run)}</a>'
     behind = f'<details><summary>trace</summary><pre class="trace">{escape(failure.trace)}</pre></details>' if failure.trace else ""
-    return f'<div class="failed"><p>{name}: <span class="bad">{escape(failure.said)}</span></p>{behind}</div>\n'
+    return f'<div class="failed"><p>{name}: <span class="bad">{escape(failure.message)}</span></p>{behind}</div>\n'
 
 
 def pictures(strips: list[Picture], words: str) -> str:

@@ -14,14 +14,14 @@ from vitssl.report.results.grid import SEED
 from vitssl.report.results.outside import origins
 from vitssl.report.results.rows import without
 from vitssl.report.results.stats import plus_minus
-from vitssl.report.tables.evaluations import telling
+from vitssl.report.tables.evaluations import informative_metrics
 from vitssl.report.units import quantity
 from vitssl.run_folder import BEST, LAST
 from vitssl.sweep_folder import is_sweep
 from vitssl.words import counted, listed
 
 # {(checkpoint, weights): (key of their test results in done.json, words for them)}
-MEASURED = {
+TEST_RESULTS = {
     (LAST, "model"): ("test", "after the last epoch"),
     (LAST, "ema"): ("test_ema", "averaged weights after the last epoch"),
     (BEST, "model"): ("selected", f"{BEST}, the epoch that was chosen on held-out images"),
@@ -122,14 +122,14 @@ def _views(views: dict[str, Any]) -> str:
 
 def _results(run: RunFolder, sweep: Sweep | None, cell: Cell | None, checkpoint: str, weights: str) -> list[str]:
     lines = []
-    recorded, when = MEASURED.get((checkpoint, weights), ("", ""))
+    recorded, when = TEST_RESULTS.get((checkpoint, weights), ("", ""))
     if test := run.done.get(recorded):
         lines.append(f"- this model, {when}: top-1 {test['top1']:.2f} % of {test.get('count', 0):,} test images")
     evaluated_weights = {(LAST, weights): weights, (BEST, "model"): "best"}.get((checkpoint, weights))
     for name, entry in run.evals.items():
         if entry["config"].get("weights", "model") != evaluated_weights:
             continue
-        metrics = telling(run, name, entry["metrics"])
+        metrics = informative_metrics(run, name, entry["metrics"])
         shown = ", ".join(f"{METRICS[key].title} {value:.2f}" for key, value in metrics.items() if key in METRICS)
         lines.append(f"- this model, evaluator {name}: {shown}")
     if not lines and (checkpoint, weights) != (LAST, "model"):

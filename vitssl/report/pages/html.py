@@ -38,7 +38,7 @@ def html(report: sections.Report) -> str:
         for text, name in details.warnings(grid).items()
     )
     links = "\n".join(f'<a href="{name}">{words}</a>' for name, words in FILES.items())
-    introduction = f"{escape(sections.compared(grid))}{source} {escape(progress(grid.sweep))}"
+    introduction = f"{escape(sections.compared_text(grid))}{source} {escape(progress(grid.sweep))}"
     shown = sections.contents(report)
     links_below = " ".join(f'<a href="#{blocks.anchor(section.name)}">{escape(section.name)}</a>' for section in shown.more)
     sections_below = "".join(_section(section, "" if section.name in NARROW else "whole") for section in shown.more)
@@ -82,8 +82,8 @@ def _block(part: sections.Part, section: sections.Section) -> str:
             return blocks.table(part, part.title if part.title != section.name else "")
         case sections.Plots():
             return blocks.switch(part)
-        case sections.Found(said):
-            return blocks.found(said)
+        case sections.Found(findings):
+            return blocks.found(findings)
         case sections.Lines(texts):
             return blocks.lines(texts)
         case sections.Text(text):

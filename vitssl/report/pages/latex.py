@@ -17,7 +17,7 @@ NARROW, WIDE = frozenset("iljtfr.,:;'|!()[] "), frozenset("mwMWABCDEFGHKNOPQRSTU
 SCALE, SPACE_PT = 0.8, 2.5  # the size of \footnotesize relative to 10 pt, and the space on each side of a column
 WIDTHS_PT = {"table": 229.0, "table*": 469.0}  # of LaTeX's article class, which has the narrowest columns of the usual classes
 SEEDS = re.compile(r"^([\d.]+(?: ± [\d.]+)?) \(([^)]*)\)$")  # an accuracy, and its number of seeds in brackets
-BESIDE = ("baseline", "training_macs")  # columns with tables of their own if the sweep has several columns
+SEPARATE_TABLE_COLUMNS = ("baseline", "training_macs")  # columns with tables of their own if the sweep has several columns
 # the small Greek letters in Unicode's order; LaTeX has no \omicron, and no commands for the capitals that look like Latin ones
 GREEK = (
     "alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu", "nu", "xi", "", "pi", "rho",
@@ -65,7 +65,7 @@ def paper(grid: Grid, names: list[str] | None = None) -> str:
 def _beside_several_columns(grid: Grid, label: str) -> list[str]:
     """Return the tables for which a main table of several columns has no room: differences from the baseline, and costs of the arms."""
     gaps, cost = differences.differences(grid), spending.cost(grid)
-    columns = 4 if costs.doubted(grid) else len(cost.header)  # arm, column, and multiply-adds, which are exact
+    columns = 4 if costs.any_doubt(grid) else len(cost.header)  # arm, column, and multiply-adds, which are exact
     caption = f"{main_table.title(grid)}{main_table.tested(grid)}: difference from {grid.baselines()}{_intervals(grid)}."
     return [
         *([latex(gaps.without("interval"), caption, f"{label}-differences")] if gaps else []),
@@ -79,8 +79,8 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
     If all entries have equally many seeds, the caption says how many, and the entries do not. Measured costs that cannot be compared
     between arms are left out unless ``names`` has them.
     """
-    doubted = main_table.MEASURED if costs.doubted(grid) else set()
-    left_out = {"difference", *doubted, *(BESIDE if len(grid.columns) > 1 else ())}
+    doubted = main_table.MEASURED_COSTS if costs.any_doubt(grid) else set()
+    left_out = {"difference", *doubted, *(SEPARATE_TABLE_COLUMNS if len(grid.columns) > 1 else ())}
     names = names or [name for name in main_table.usual(grid) if name not in left_out]
     made = main_table.table(grid, names)
     counts = {match[2] for row in made.rows for entry in row if (match := SEEDS.match(entry.text))}
@@ -93,7 +93,7 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
         f"{seeds}{_intervals(grid) if 'baseline' in names else ''}",
         f"bold: {main_table.BOLD}" if made.best else "",
         "italics: printed in the paper" if printed else "",
-        "costs of training one model" if main_table.SPENT & set(names) else "",
+        "costs of training one model" if main_table.TRAINING_COSTS & set(names) else "",
         "measured hours and energy are not comparable between arms" if doubted & set(names) else "",
     ]
     at_part = f" at {grid.part}" if grid.part else ""
@@ -103,7 +103,7 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
 def _intervals(grid: Grid) -> str:
     """Return what a caption says of the confidence intervals; empty if there are none."""
     gaps = [gap for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column)) and gap.low is not None]
-    over = "seeds and test images" if any(gap.images for gap in gaps) else "seeds"
+    over = "seeds and test images" if any(gap.num_images for gap in gaps) else "seeds"
     return f", in brackets 95 % intervals (paired over {over}, not corrected for multiple comparisons)" if gaps else ""
 
 

@@ -14,7 +14,7 @@ def markdown(report: sections.Report) -> str:
     grid, shown = report.grid, sections.contents(report)
     warnings = [f"**Warning:** {text}: see [{name}](#{anchor(name)})." for text, name in details.warnings(grid).items()]
     all_sections = [*shown.found, *shown.main, *shown.front, *shown.more]
-    head = [f"# {sections.title(grid)}", f"{sections.compared(grid)} {progress(grid.sweep)}", *warnings]
+    head = [f"# {sections.title(grid)}", f"{sections.compared_text(grid)} {progress(grid.sweep)}", *warnings]
     return "\n\n".join([*head, *filter(None, map(_section, all_sections))]) + "\n"
 
 
@@ -29,14 +29,14 @@ def _part(part: sections.Part, under: str) -> str:
             return _titled(part.title if part.title != under else "", render.markdown(part))
         case sections.Plots(by_name):
             return "\n\n".join(f"![{drawn.caption}]({name}.svg)" for name, drawn in by_name.values())
-        case sections.Found(said):
-            return _list(sentences(said))
+        case sections.Found(findings):
+            return _list(sentences(findings))
         case sections.Lines(texts):
             return _list(texts)
         case sections.Text(text):
             return text
-        case sections.Pairs(texts, behind):
-            return _titled(behind, _list([f"{name}: {text}" for name, text in texts.items()]))
+        case sections.Pairs(texts, summary):
+            return _titled(summary, _list([f"{name}: {text}" for name, text in texts.items()]))
         case sections.Failed(failures):
             return _list(list(map(str, failures)))
         case sections.Strips():

@@ -64,7 +64,7 @@ class Plots:
 class Found:
     """Sentences about the results, by their subject."""
 
-    said: dict[str, list[str]]
+    findings: dict[str, list[str]]
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ class Pairs:
     """Names with their texts.
 
     Attributes:
-        behind: the words behind which the pairs are folded away; empty: they are always shown.
+        summary: the words behind which the pairs are folded away; empty: they are always shown.
     """
 
     texts: dict[str, str]
-    behind: str = ""
+    summary: str = ""
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def _more(report: Report) -> list[Section]:
             chosen + _tables(*differences.pairs(grid), differences.columns(grid)),
         ),
         Section("Further findings", _part(Found, further(grid))),
-        Section("Cost", _tables(spending.cost(grid), main_table.size(grid)) + _plots(report, {"": ENERGY})),
+        Section("Cost", _tables(spending.cost(grid), main_table.size_table(grid)) + _plots(report, {"": ENERGY})),
         Section("Energy and CO2e, for a paper", _part(Text, statement(grid.sweep))),
         Section("Learning curves", _plots(report, CURVES)),
         Section("Evaluations", evaluated + _plots(report, {"": CONFUSION})),
@@ -208,11 +208,11 @@ def title(grid: Grid) -> str:
     return f"{grid.sweep.name}: accuracy, cost and emissions"
 
 
-def compared(grid: Grid) -> str:
+def compared_text(grid: Grid) -> str:
     """Return a sentence on what the sweep compares; axes with a single value are left out."""
     axes = {axis: values for axis, values in grid.sweep.facts["axes"].items() if len(values) > 1}
     over = "; ".join(f"{'seeds' if axis == SEED else grid.short(axis)} {', '.join(map(str, values))}" for axis, values in axes.items())
-    arms = ", ".join(grid.called(arm) for arm in grid.sweep.arms)
+    arms = ", ".join(grid.arm_name(arm) for arm in grid.sweep.arms)
     return f"{counted(len(grid.sweep.arms), 'arm')} ({arms})" + (f" over {over}." if over else ".")
 
 
@@ -224,8 +224,8 @@ def notes(grid: Grid) -> list[str]:
     arms, valid = grid.sweep.arms, not _contradicts(grid.sweep)
     return [
         *(grid.sweep.facts["notes"] if valid else []),
-        *(f"{grid.called(arm)}: not runnable: {arm.not_runnable}" for arm in arms if arm.not_runnable),
-        *(f"{grid.called(arm)}: {arm.note}" for arm in arms if arm.note and valid),
+        *(f"{grid.arm_name(arm)}: not runnable: {arm.not_runnable}" for arm in arms if arm.not_runnable),
+        *(f"{grid.arm_name(arm)}: {arm.note}" for arm in arms if arm.note and valid),
         *filter(None, [_overridden(grid.sweep)]),
     ]
 

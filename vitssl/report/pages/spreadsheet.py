@@ -14,9 +14,9 @@ from vitssl.report.results.costs import images_per_s, macs
 from vitssl.report.results.grid import SEED, Grid
 from vitssl.report.results.rows import Row, cost_of, cost_per_model, costs_of, finished
 from vitssl.report.results.schedule import training_macs
-from vitssl.report.results.stats import LEAST, holm, std
+from vitssl.report.results.stats import MIN_SEEDS, holm, std
 from vitssl.report.tables import selection
-from vitssl.report.tables.evaluations import telling
+from vitssl.report.tables.evaluations import informative_metrics
 from vitssl.words import as_cell
 
 
@@ -60,7 +60,7 @@ def _family(grid: Grid, places: list[tuple[Row, Row, object, object]]) -> Iterat
             **_named(grid, one, column), **{f"than_{name}": value for name, value in _named(grid, other, than).items()},
             "difference": gap and round(gap.mean, 12), "ci95_low": gap and gap.low, "ci95_high": gap and gap.high,
             "p": p, "p_holm": None if p is None else next(corrected), "comparisons": len(known),
-            "may_be_chance": gap.open if gap and gap.seeds >= LEAST else None, "seeds": gap and gap.seeds, "interval": gap and gap.how,
+            "may_be_chance": gap.open if gap and gap.seeds >= MIN_SEEDS else None, "seeds": gap and gap.seeds, "interval": gap and gap.how,
         }  # fmt: skip
 
 
@@ -81,7 +81,7 @@ def _named(grid: Grid, row: Row, column: object) -> dict[str, object]:
 
 def _model(grid: Grid, row: Row, column: object, cell: Cell) -> dict[str, object]:
     run, cost = cell.last, cost_of(cell) or {}
-    metrics = {name: telling(run, name, run.metrics(name)) for name in (*OWN, *run.evals)}
+    metrics = {name: informative_metrics(run, name, run.metrics(name)) for name in (*OWN, *run.evals)}
     return {
         **_named(grid, row, column), "seed": cell.axes.get(SEED), "run": run.path.name,
         **{f"{name}_{key}": value for name, scores in metrics.items() for key, value in scores.items() if isinstance(value, int | float)},

@@ -21,7 +21,7 @@ from vitssl.config.evals import OF_TEST, metric_of
 from vitssl.report.results.collect import Cell
 from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row
-from vitssl.report.results.stats import CONFIDENCE, LEAST, holm, plus_minus
+from vitssl.report.results.stats import CONFIDENCE, MIN_SEEDS, holm, plus_minus
 from vitssl.words import counted, few, listed
 
 MOST_COLUMNS, MOST_ROWS = 3, 4  # up to which all differences between columns are given in sentences
@@ -44,7 +44,7 @@ def chosen_by(grid: Grid) -> str:
     return "" if names in ([], ["top-1"]) else f" by {listed(names)}"
 
 
-def when(grid: Grid) -> str:
+def weights_text(grid: Grid) -> str:
     """Return, in words, which weights the sweep's metric was measured with, such as ``after the last epoch``."""
     evaluator, _ = grid.metric
     configured = [cell.last.evals[evaluator]["config"].get("weights") for cell in grid.done if evaluator in cell.last.evals]
@@ -70,15 +70,17 @@ def best(grid: Grid, column: Any) -> str:
     if not ranked:
         return _unranked(grid, column)
     near, first, metric = near_best(grid, column), ranked[0], grid.measured.name
-    scores = list(grid.compared(first, column).values())
+    scores = list(grid.ranking_scores(first, column).values())
     winner = f"{grid.label(first)}: {plus_minus(scores)}{' %' * bool(grid.measured.unit)}"
     seeds = counted(len(scores), "seed") + _of_all(grid, column)
     if len(near) > 1:
-        verdict = "cannot tell" if len(scores) >= LEAST else "are too few to tell"
+        verdict = "cannot tell" if len(scores) >= MIN_SEEDS else "are too few to tell"
         sentence = f"{seeds} {verdict} {few([grid.label(row) for row in near])} apart in {metric}; the best mean is that of {winner}"
     else:
         sentence = f"{article(grid, column).capitalize()} best arm by {metric} is {winner} ({seeds})"
-    return grid.placed(column, f"{sentence}{_versus(grid, first, near, column)}{_sure(grid, ranked, column) if len(near) == 1 else ''}.")
+    return grid.prefixed_text(
+        column, f"{sentence}{_difference_text(grid, first, near, column)}{_sure(grid, ranked, column) if len(near) == 1 else ''}."
+    )
 
 
 def article(grid: Grid, column: Any) -> str:
@@ -124,7 +126,7 @@ def _of_all(grid: Grid, column: Any) -> str:
     return " that all arms have" if most_seeds > len(grid.seeds_of_all(column)) else ""
 
 
-def _versus(grid: Grid, first: Row, near: list[Row], column: Any) -> str:
+def _difference_text(grid: Grid, first: Row, near: list[Row], column: Any) -> str:
     """Return the difference between the first row and its baseline, to be put behind the sentence.
 
     If the seeds do not tell other rows from the first, and the baseline is not one of these, it is the difference from the second row.
@@ -148,11 +150,11 @@ def _sure(grid: Grid, ranked: list[Row], column: Any) -> str:
 
 def _unranked(grid: Grid, column: Any) -> str:
     """Return a sentence on why no best arm is named; empty unless several arms have a result."""
-    if grid.unselected or sum(bool(grid.scores(row, column)) for row in grid.rows) < 2:
+    if grid.unselected_axes or sum(bool(grid.scores(row, column)) for row in grid.rows) < 2:
         return ""
-    if reason := grid.unchosen(column):
-        return grid.placed(column, f"No best arm is named, since {reason}, and choosing on test images would bias the result.")
-    return grid.placed(column, "No best arm is named, since the arms have fewer than two seeds in common.")
+    if reason := grid.unranked_reason(column):
+        return grid.prefixed_text(column, f"No best arm is named, since {reason}, and choosing on test images would bias the result.")
+    return grid.prefixed_text(column, "No best arm is named, since the arms have fewer than two seeds in common.")
 
 
 def _winners(grid: Grid) -> str:
@@ -169,7 +171,7 @@ def _winners(grid: Grid) -> str:
     winners = [f"{arm} in {listed(names)}" for arm, names in sorted(leads.items(), key=lambda lead: -len(lead[1]))]
     in_columns = "" if len(open_in) == sum(map(len, leads.values())) else f" in {listed(open_in)}"
     doubt = f" The lead over the next arm may be chance{in_columns}." if open_in else ""
-    return grid.placed(None, f"Best mean {grid.measured.name}: {'; '.join(winners)}.{doubt}")
+    return grid.prefixed_text(None, f"Best mean {grid.measured.name}: {'; '.join(winners)}.{doubt}")
 
 
 def across(grid: Grid) -> list[str]:

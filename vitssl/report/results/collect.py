@@ -17,7 +17,7 @@ from urllib.parse import quote
 from vitssl import sweep_folder
 from vitssl.config import ConfigError, Site, fill, load
 from vitssl.config.evals import pending
-from vitssl.costs.emissions import grid_of, intensity_kg_per_kwh, names_grid
+from vitssl.costs.emissions import grid_name, intensity_kg_per_kwh, names_grid
 from vitssl.files import read_events, read_json
 from vitssl.records import COST, EVALUATED, MEASURED, check_as
 from vitssl.report.results import kept
@@ -80,7 +80,7 @@ class RunFolder:
             return built_in
         return self.evals.get(evaluator, {}).get("metrics", {})
 
-    def of(self, kind: str) -> list[dict[str, Any]]:
+    def events_of(self, kind: str) -> list[dict[str, Any]]:
         """Return the events of one kind, in order."""
         return [e for e in self.events if e["event"] == kind]
 
@@ -92,12 +92,12 @@ class RunFolder:
     @property
     def attempts(self) -> int:
         """The number of attempts that began to train, or that recorded energy."""
-        return len({e["attempt"] for e in (*self.of("start"), *self.emissions)})
+        return len({e["attempt"] for e in (*self.events_of("start"), *self.emissions)})
 
     @property
     def progress(self) -> str:
         """How far training got, such as ``step 500 of 2000``; empty before it begins."""
-        starts = self.of("start")
+        starts = self.events_of("start")
         return f"step {self.events[-1]['step']} of {starts[-1]['steps']}" if starts else ""
 
 
@@ -203,7 +203,7 @@ def _convert(runs: list[RunFolder], site: Site) -> None:
     kg_per_kwh = intensity_kg_per_kwh(site)
     for run in assumed:
         run.site = replace(run.site, country=site.country, intensity_kg_per_kwh=site.intensity_kg_per_kwh)
-        named_grid = {"intensity_kg_per_kwh": kg_per_kwh, "country": grid_of(site)}
+        named_grid = {"intensity_kg_per_kwh": kg_per_kwh, "country": grid_name(site)}
         run.emissions = [record | named_grid | {"co2e_kg": record["energy_kwh"] * kg_per_kwh} for record in run.emissions]
         run.spent["co2e_kg"] = sum(record["co2e_kg"] for record in run.emissions)
         run.converted = True

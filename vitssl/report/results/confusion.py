@@ -79,6 +79,6 @@ def matrices(grid: Grid) -> list[Matrix]:
     return [
         Matrix(row, column, name, mean_confusion)
         for row, column, done in grid.models()
-        for name in (grid.own, *done[0].last.evals)
+        for name in (grid.own_evaluator, *done[0].last.evals)
         if (mean_confusion := confusion(done, name)) is not None
     ]

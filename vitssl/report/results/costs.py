@@ -15,10 +15,10 @@ from vitssl.report.results.rows import Row, costs_of
 from vitssl.report.results.schedule import training_macs
 from vitssl.report.results.stats import std
 
-ALIKE = 1.3  # if the hours of equal runs differ by a larger factor, they say more about the machine than about the method
+MAX_HOURS_RATIO = 1.3  # if the hours of equal runs differ by a larger factor, they say more about the machine than about the method
 UNEQUAL = 1.1  # times the lowest multiply-adds: costs above this are not equal
-WORKED = 0.7  # the smallest share of its time that a CPU works on an undisturbed training
-LEFT = 0.8  # the smallest share of its cores that other work may leave to a training on CPUs
+MIN_CPU_SHARE = 0.7  # the smallest share of its time that a CPU works on an undisturbed training
+MIN_CORES_LEFT = 0.8  # the smallest share of its cores that other work may leave to a training on CPUs
 MOST_NAMED = 4  # the most arms whose costs a sentence lists
 
 
@@ -70,26 +70,26 @@ def doubt(grid: Grid, column: Any) -> str:
     for row in grid.rows:
         done = row.finished(column)
         hours = [hours for cost in costs_of(done) if (hours := cost["device_hours"])]
-        if hours and max(hours) > ALIKE * min(hours):
+        if hours and max(hours) > MAX_HOURS_RATIO * min(hours):
             return f"one run of {grid.label(row)} took {max(hours) / min(hours):.1f} times as long as an equal one"
         models = [[run for _, run in cell.stages] for cell in done]  # all stages together: a short one costs its model little
         shares = [share for runs in models if (share := worked(runs)) is not None]
-        if shares and min(shares) < WORKED:
+        if shares and min(shares) < MIN_CPU_SHARE:
             return f"the CPU worked on a model of {grid.label(row)} for only {math.floor(100 * min(shares))}% of its training time"
         free_shares = [cores for runs in models if (cores := cores_left(runs)) is not None]
-        if free_shares and min(free_shares) < LEFT:
+        if free_shares and min(free_shares) < MIN_CORES_LEFT:
             return f"other programs took {1 - min(free_shares):.0%} of the cores meant for training {grid.label(row)}"
     return ""
 
 
-def doubted(grid: Grid) -> str:
+def any_doubt(grid: Grid) -> str:
     """Return the first reason in any column not to compare hours and energy; empty if there is none."""
     return next(filter(None, (doubt(grid, column) for column in grid.columns)), "")
 
 
 def not_compared(grid: Grid, why: bool = False) -> str:
     """Return a sentence that hours and energy are not comparable between arms, with the reason if ``why``; empty if they are."""
-    reason = doubted(grid)
+    reason = any_doubt(grid)
     return f" Measured hours and energy are not comparable between arms{f': {reason}' if why else ''}." if reason else ""
 
 
@@ -132,7 +132,7 @@ def _network(run: RunFolder) -> tuple[Any, ...]:
     """Return what equal networks on equal devices have in common, as a key."""
     names = ("params_inference", "macs_inference", "activations_inference", "precision", "inference_device", "inference_batch_size")
     run_fields = [run.run[part].get(field) for part, field in (("loop", "threads"), ("loop", "compile"), ("backbone", "fused_attention"))]
-    return (*(run.cost.get(name) for name in names), *run_fields, *(event.get("device") for event in run.of("start")[-1:]))
+    return (*(run.cost.get(name) for name in names), *run_fields, *(event.get("device") for event in run.events_of("start")[-1:]))
 
 
 def comparison(grid: Grid, column: Any) -> str:
@@ -142,12 +142,12 @@ def comparison(grid: Grid, column: Any) -> str:
         return ""
     sentence = f"Training takes {_listed(exact)} the multiply-adds of {grid.baselines()}"
     if reason := doubt(grid, column):
-        return grid.placed(column, f"{sentence}. Energy and hours are not compared, since {reason}.")
+        return grid.prefixed_text(column, f"{sentence}. Energy and hours are not compared, since {reason}.")
     measured = {"energy_kwh": "energy", "device_hours": "time"} if metered(grid.sweep) else {"device_hours": "time"}
     for cost, unit in measured.items():
         if ratios := {grid.label(row): value for row in grid.rows if (value := ratio(grid, row, column, cost))}:
             sentence += f"; {_listed(ratios)} the {unit}"
-    return grid.placed(column, f"{sentence}.")
+    return grid.prefixed_text(column, f"{sentence}.")
 
 
 def _listed(values: dict[str, Ratio]) -> str:

@@ -84,7 +84,7 @@ def statement(sweep: Sweep) -> str:
     unfinished = sum(run.status != "done" for run in runs)
     trainings = counted(len(runs), "training run") + (f", {unfinished} of them not finished," if unfinished else "")
     hours = quantity(spent["device_hours"], "hours", sweep.hours_name)
-    devices = listed(event["device"] for run in runs for event in run.of("start"))
+    devices = listed(event["device"] for run in runs for event in run.events_of("start"))
     grids = intensities(record for run in runs for record in run.emissions)
     return (
         f"Training the models of this work is estimated to have {used}: {trainings} of {hours} in all{f' on {devices}' if devices else ''}."

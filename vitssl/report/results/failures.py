@@ -16,17 +16,17 @@ class Failure:
     Attributes:
         run: the name of its folder.
         link: the relative URL from the report's folder to the run's.
-        said: the run's first error, and the last attempt's error if that is another; or which record is damaged.
+        message: the run's first error, and the last attempt's error if that is another; or which record is damaged.
         trace: the traceback of the first error; empty if there is none.
     """
 
     run: str
     link: str
-    said: str
+    message: str
     trace: str
 
     def __str__(self) -> str:
-        return f"{self.run}: {self.said}"
+        return f"{self.run}: {self.message}"
 
 
 def failures(sweep: Sweep) -> list[Failure]:

@@ -26,7 +26,7 @@ from vitssl.config.evals import OF_TEST, Metric, measured_by, metric_parts
 from vitssl.report.results.collect import Arm, Cell, Sweep
 from vitssl.report.results.folds import folds_of, of_folds, overlap_of
 from vitssl.report.results.hyperparameters import fields_between, fields_between_arms, is_setting, sets_hyperparameters
-from vitssl.report.results.images import of_images
+from vitssl.report.results.images import estimate_image_errors
 from vitssl.report.results.rows import Row, changes_nothing, without
 from vitssl.report.results.stats import Difference, difference
 from vitssl.words import listed
@@ -51,7 +51,7 @@ class Grid:
     @property
     def cost_axis(self) -> str | None:
         """The axis that tells equal epochs from equal cost, or None unless rows differ by it."""
-        return next((axis for axis in self.of_equal_cost if axis in self.row_axes), None)
+        return next((axis for axis in self.equal_cost_axes if axis in self.row_axes), None)
 
     @cached_property
     def parts(self) -> list[Grid]:
@@ -64,11 +64,11 @@ class Grid:
             by_value.setdefault(row.values[axis], []).append(replace(row, values=without(row.values, axis)))
         return [Grid(self.sweep, self.columns, [a for a in self.row_axes if a != axis], rows, str(v)) for v, rows in by_value.items()]
 
-    def placed(self, column: Any, sentence: str) -> str:
+    def prefixed_text(self, column: Any, sentence: str) -> str:
         """Return a sentence after the column and part that it holds for, if there are several: ``cifar10, equal MACs: ...``."""
         return ": ".join(filter(None, [", ".join(filter(None, [self.name(column), self.part])), sentence]))
 
-    def model(self, row: Row, column: Any) -> str:
+    def model_name(self, row: Row, column: Any) -> str:
         """Return the name of a row in a column, such as ``SSAT on cifar10``."""
         return f"{self.label(row)} on {self.name(column)}" if self.name(column) else self.label(row)
 
@@ -98,13 +98,13 @@ class Grid:
         places = [(row, column) for column in self.columns for row in self.rows]
         return [(row, column, done) for row, column in places if (done := row.finished(column))]
 
-    def called(self, arm: Arm) -> str:
+    def arm_name(self, arm: Arm) -> str:
         """Return the name of the arm's row in the paper's table, with its name in the sweep file if several arms have the same row."""
         name = arm.row or arm.name
         return name if [other.row or other.name for other in self.sweep.arms].count(name) == 1 else f"{name} [{arm.name}]"
 
     @property
-    def alone(self) -> bool:
+    def has_single_arm(self) -> bool:
         """Whether there is a single arm, so that rows differ only in the values of axes."""
         return len({row.arm.name for row in self.rows}) == 1
 
@@ -112,8 +112,8 @@ class Grid:
         """Return the row's name, without the axis ``but``; a single arm's name is not repeated in every row of a matrix."""
         values = {axis: value for axis, value in row.values.items() if axis != but}
         # the values of an axis of equal cost need no name before them: "equal MACs"
-        parts = [str(value) if axis in self.of_equal_cost else f"{self.short(axis)} {value}" for axis, value in values.items()]
-        return ", ".join(parts if parts and self.alone else [self.called(row.arm), *parts])
+        parts = [str(value) if axis in self.equal_cost_axes else f"{self.short(axis)} {value}" for axis, value in values.items()]
+        return ", ".join(parts if parts and self.has_single_arm else [self.arm_name(row.arm), *parts])
 
     def short(self, axis: str) -> str:
         """Return the last part of a field's name, if it tells the axes apart; otherwise the whole name."""
@@ -127,25 +127,25 @@ class Grid:
         return str(column) if isinstance(column, str) else f"{self.short(self.sweep.facts['columns'])} {column}"
 
     @property
-    def of_equal_cost(self) -> list[str]:
+    def equal_cost_axes(self) -> list[str]:
         """The axes whose values say what is equal for all arms, such as epochs or MACs; the epochs that follow from it are no choice."""
         return list(self.sweep.facts["equal"]["axes"])
 
     @cached_property
-    def unselected(self) -> list[str]:
+    def unselected_axes(self) -> list[str]:
         """The row axes that set hyper-parameters of an arm in this grid, and over which nothing selects."""
         of_rows = {axis for row in self.rows for axis in row.values}
-        return [axis for axis in self.row_axes if axis in of_rows - {*self.of_equal_cost} and sets_hyperparameters(self.sweep, axis)]
+        return [axis for axis in self.row_axes if axis in of_rows - {*self.equal_cost_axes} and sets_hyperparameters(self.sweep, axis)]
 
     @property
     def unselected_reason(self) -> str:
-        """Why rows are not ranked if there are `unselected` axes; otherwise empty."""
-        return f"held-out images do not choose {' and '.join(self.unselected)}" if self.unselected else ""
+        """Why rows are not ranked if there are `unselected_axes`; otherwise empty."""
+        return f"held-out images do not choose {' and '.join(self.unselected_axes)}" if self.unselected_axes else ""
 
     @cached_property
-    def unselected_columns(self) -> bool:
+    def has_unselected_columns(self) -> bool:
         """Whether the column axis sets hyper-parameters. Arms are then compared in each column, but columns are not compared."""
-        return self.axis is not None and self.axis not in self.of_equal_cost and sets_hyperparameters(self.sweep, self.axis)
+        return self.axis is not None and self.axis not in self.equal_cost_axes and sets_hyperparameters(self.sweep, self.axis)
 
     @cached_property
     def folds(self) -> int | None:
@@ -158,7 +158,7 @@ class Grid:
         return metric_parts(self.sweep.facts["metric"])
 
     @property
-    def own(self) -> str:
+    def own_evaluator(self) -> str:
         """The run's own evaluator on the test images: that of the sweep's metric, or otherwise the one after the last epoch (``test``)."""
         return self.metric[0] if self.metric[0] in OF_TEST else "test"
 
@@ -168,17 +168,19 @@ class Grid:
         return measured_by(self.sweep.facts["metric"])
 
     @property
-    def points(self) -> str:
+    def unit_suffix(self) -> str:
         """The unit of a difference, to be put behind its figure."""
         return " points" if self.measured.unit == "%" else ""
 
-    def scores(self, row: Row, column: Any, kind: str | None = None, metric: str | None = None) -> dict[Any, float]:
-        """Return the metric of the finished cells by seed. ``kind`` (an evaluator) and ``metric`` are the sweep's by default."""
-        evaluator, usual = self.metric
-        scores = {cell.axes.get(SEED): cell.result(kind or evaluator, metric or usual) for cell in row.columns[column]}
+    def scores(self, row: Row, column: Any, evaluator: str | None = None, metric: str | None = None) -> dict[Any, float]:
+        """Return the metric of the finished cells by seed. ``evaluator`` and ``metric`` are the sweep's by default."""
+        default_evaluator, default_metric = self.metric
+        scores = {
+            cell.axes.get(SEED): cell.result(evaluator or default_evaluator, metric or default_metric) for cell in row.columns[column]
+        }
         return {seed: value for seed, value in scores.items() if value is not None}
 
-    def compared(self, row: Row, column: Any) -> dict[Any, float]:
+    def ranking_scores(self, row: Row, column: Any) -> dict[Any, float]:
         """Return the scores by which rows are ranked: those of the seeds that all rows of the column have.
 
         A seed may draw images and labels, too. Without common seeds there is no score, since no row's mean says more than another's.
@@ -213,13 +215,13 @@ class Grid:
         """Return the rows from the best mean to the worst; empty if rows cannot be ranked fairly.
 
         That is so if fewer than two rows have a mean, if one has a single seed, or if the test images would choose hyper-parameters: those
-        of an axis that nothing selects over (`unselected`), or those of the leading arm (`rivals`).
+        of an axis that nothing selects over (`unselected_axes`), or those of the leading arm (`rivals`).
         """
-        return [] if self.unselected or self.rivals(column) else self._ranked(column)
+        return [] if self.unselected_axes or self.rivals(column) else self._ranked(column)
 
     def _ranked(self, column: Any) -> list[Row]:
         """Return the rows from the best mean to the worst, even if the test images would choose hyper-parameters."""
-        compared = [(row, by_seed) for row in self.rows if (by_seed := self.compared(row, column))]
+        compared = [(row, by_seed) for row in self.rows if (by_seed := self.ranking_scores(row, column))]
         scored = [(row, by_seed) for row, by_seed in compared if all(map(isfinite, by_seed.values()))]  # an overflow has no rank
         if len(scored) < 2 or any(len(by_seed) < 2 for _, by_seed in scored):
             return []
@@ -233,34 +235,34 @@ class Grid:
 
     def settings_of(self, row: Row, column: Any) -> list[Row]:
         """Return the ranked rows that differ from ``row`` in hyper-parameters alone."""
-        return [other for other in self._ranked(column) if is_setting(self.apart(row, other, column))]
+        return [other for other in self._ranked(column) if is_setting(self.differing_fields(row, other, column))]
 
-    def apart(self, row: Row, other: Row, column: Any) -> set[str]:
+    def differing_fields(self, row: Row, other: Row, column: Any) -> set[str]:
         """Return the fields in which two rows of a column differ, not counting the axes that held-out images select over.
 
         Empty if they have different values of an axis of equal cost: the epochs that follow from these are no choice.
         """
-        if any(row.values.get(axis) != other.values.get(axis) for axis in self.of_equal_cost):
+        if any(row.values.get(axis) != other.values.get(axis) for axis in self.equal_cost_axes):
             return set()
         between = fields_between if row.arm is other.arm else fields_between_arms
         return between(row.candidates(column)[0], other.candidates(column)[0])
 
-    def unchosen(self, column: Any) -> str:
+    def unranked_reason(self, column: Any) -> str:
         """Return why no row of a column is the best, if the test images would choose hyper-parameters; otherwise empty."""
-        if self.unselected:
+        if self.unselected_axes:
             return self.unselected_reason
         if not (rivals := self.rivals(column)):
             return ""
-        fields = set().union(*(self.apart(rivals[0], row, column) for row in rivals[1:]))
+        fields = set().union(*(self.differing_fields(rivals[0], row, column) for row in rivals[1:]))
         names = listed(sorted(fields)) if len(fields) <= MOST_FIELDS else f"{len(fields)} fields"
         return f"{listed(map(self.label, rivals))} differ only in hyper-parameters ({names}), which held-out images do not choose"
 
     def baseline_name(self, row: Row) -> str | None:
         """Return the name of the arm (of a single arm: the row) that a row is compared with; None for a baseline."""
-        if self.alone:
+        if self.has_single_arm:
             return self.label(base) if (base := self.baseline(row)) else None
         arm = next((arm for arm in self.sweep.arms if arm.name == self._baseline(row)), None)
-        return self.called(arm) if arm else None
+        return self.arm_name(arm) if arm else None
 
     def _baseline(self, row: Row) -> str | None:
         """Return the name in the sweep file of the arm that a row is compared with; None if that is its own arm."""
@@ -270,7 +272,9 @@ class Grid:
     def baselines(self) -> str:
         """Return, for a heading, the name of what rows are compared with, and the axes whose values they share with it."""
         names = {name for row in self.rows if (name := self.baseline_name(row))}
-        shared = [] if self.alone else dict.fromkeys(axis for row in self.rows if (base := self.baseline(row)) for axis in base.values)
+        shared = (
+            [] if self.has_single_arm else dict.fromkeys(axis for row in self.rows if (base := self.baseline(row)) for axis in base.values)
+        )
         same = f" at the same {listed(map(self.short, shared))}" if shared else ""
         return (names.pop() if len(names) == 1 else "each arm's baseline") + same
 
@@ -279,7 +283,7 @@ class Grid:
 
         The baseline of a single arm is its row at the first values of the axes.
         """
-        if self.alone:
+        if self.has_single_arm:
             return self.rows[0] if row is not self.rows[0] else None
         name = self._baseline(row)
         return next((r for r in self.rows if r.arm.name == name and r.values.items() <= row.values.items()), None)
@@ -289,46 +293,46 @@ class Grid:
         base = self.baseline(row)
         return self.gap(row, base, column) if base else None
 
-    def gap(self, one: Row, other: Row, column: Any, than: Any = None, of: Reading | None = None) -> Difference | None:
+    def gap(self, one: Row, other: Row, column: Any, other_column: Any = None, reading: Reading | None = None) -> Difference | None:
         """Return the difference ``one`` minus ``other``; None if one of them has no score.
 
         Args:
             one, other: two rows, or one row twice, to compare two of its columns.
             column: the column of both.
-            than: the column of ``other``, if it is not the same.
-            of: the evaluator and metric, if they are not the sweep's.
+            other_column: the column of ``other``, if it is not the same.
+            reading: the evaluator and metric, if they are not the sweep's.
         """
-        key = (one, other, column, than, of)
+        key = (one, other, column, other_column, reading)
         if key not in self.gaps:
-            self.gaps[key] = self._gap(one, other, (column, column if than is None else than), of or self.metric)
+            self.gaps[key] = self._gap(one, other, (column, column if other_column is None else other_column), reading or self.metric)
         return self.gaps[key]
 
-    def _gap(self, one: Row, other: Row, columns: tuple[Any, Any], measured: Reading) -> Difference | None:
-        scores = [self.scores(row, column, *measured) for row, column in zip((one, other), columns, strict=True)]
+    def _gap(self, one: Row, other: Row, columns: tuple[Any, Any], reading: Reading) -> Difference | None:
+        scores = [self.scores(row, column, *reading) for row, column in zip((one, other), columns, strict=True)]
         cells = [cell for row, column in zip((one, other), columns, strict=True) for cell in row.finished(column)]
         gap, common = difference(*scores, overlap_of(cells)), scores[0].keys() & scores[1].keys()
-        files = [self._predictions(row, column, common, measured) for row, column in zip((one, other), columns, strict=True)]
-        return gap if files[0] == files[1] else _over_images(gap, cells, files, measured)  # two rows may be the same runs
+        files = [self._predictions(row, column, common, reading) for row, column in zip((one, other), columns, strict=True)]
+        return gap if files[0] == files[1] else _with_image_errors(gap, cells, files, reading)  # two rows may be the same runs
 
     def above(self, row: Row, column: Any, level: float) -> Difference | None:
         """Return the difference between a row's metric and the number ``level``; None if the row has no score."""
         scores, cells = self.scores(row, column), row.finished(column)
         gap = difference(scores, dict.fromkeys(scores, level), overlap_of(cells))
-        return _over_images(gap, cells, [self._predictions(row, column, {*scores}, self.metric), None], self.metric)
+        return _with_image_errors(gap, cells, [self._predictions(row, column, {*scores}, self.metric), None], self.metric)
 
-    def _predictions(self, row: Row, column: Any, seeds: set[Any], measured: Reading) -> list[Path]:
+    def _predictions(self, row: Row, column: Any, seeds: set[Any], reading: Reading) -> list[Path]:
         """Return the prediction files of the cells of ``seeds`` that have the metric, or of all such cells if ``seeds`` is empty."""
-        evaluator, metric = measured
+        evaluator, metric = reading
         done = [cell for cell in row.columns[column] if cell.result(evaluator, metric) is not None]
         return [cell.last.path / f"predictions-{evaluator}.npz" for cell in done if not seeds or cell.axes.get(SEED) in seeds]
 
 
-def _over_images(gap: Difference | None, cells: list[Cell], files: list[list[Path] | None], measured: Reading) -> Difference | None:
+def _with_image_errors(gap: Difference | None, cells: list[Cell], files: list[list[Path] | None], reading: Reading) -> Difference | None:
     """Return ``gap`` with the error over the test images, if predictions tell it; an interval over folds covers it already."""
-    if gap is None or (gap.overlap and of_folds(measured[0], cells)):
+    if gap is None or (gap.overlap and of_folds(reading[0], cells)):
         return gap
-    image_errors = of_images(*files, measured[1])
-    return gap if image_errors is None else gap.over_images(image_errors)
+    image_errors = estimate_image_errors(*files, reading[1])
+    return gap if image_errors is None else gap.with_image_errors(image_errors)
 
 
 def lay_out(sweep: Sweep) -> Grid:
@@ -343,7 +347,7 @@ def lay_out(sweep: Sweep) -> Grid:
     for arm in sweep.arms:
         arm_cells = [cell for cell in sweep.cells if cell.arm == arm.name]
         # an axis that does not change the arm is dropped, with the cells of all but one of its values
-        for idle in [a for a in row_axes if a not in laid_out.of_equal_cost and changes_nothing(arm_cells, a)]:
+        for idle in [a for a in row_axes if a not in laid_out.equal_cost_axes and changes_nothing(arm_cells, a)]:
             arm_cells = [replace(cell, axes=without(cell.axes, idle)) for cell in arm_cells if cell.axes[idle] == arm_cells[0].axes[idle]]
         axes_of_arm = [a for a in row_axes if arm_cells and a in arm_cells[0].axes]
         combinations = list(dict.fromkeys(tuple(cell.axes.get(a) for a in axes_of_arm) for cell in arm_cells)) or [()]

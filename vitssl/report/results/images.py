@@ -23,12 +23,12 @@ import numpy as np
 from vitssl.config.evals import BINS
 from vitssl.report.results import kept
 from vitssl.report.results.kept import Predictions
-from vitssl.report.results.stats import OfImages
+from vitssl.report.results.stats import ImageErrors
 
 File = tuple[Path, int]  # a path, and when the file was last changed in ns, so that caches notice a change
 
 
-def of_images(one: Sequence[Path], other: Sequence[Path] | None, metric: str = "top1") -> OfImages | None:
+def estimate_image_errors(one: Sequence[Path], other: Sequence[Path] | None, metric: str = "top1") -> ImageErrors | None:
     """Return what the test images tell about the difference between two arms in a metric.
 
     Args:
@@ -40,7 +40,7 @@ def of_images(one: Sequence[Path], other: Sequence[Path] | None, metric: str = "
         None if a run saved no predictions, or not those that the metric is made of, or if the predictions are of different images.
     """
     saved = tuple(tuple(_file(path) for path in paths) for paths in (one, other) if paths is not None)
-    return _of_images(saved, metric) if all(paths and all(paths) for paths in saved) else None
+    return _estimate_image_errors(saved, metric) if all(paths and all(paths) for paths in saved) else None
 
 
 def _file(path: Path) -> File | None:
@@ -49,8 +49,8 @@ def _file(path: Path) -> File | None:
 
 
 @cache
-def _of_images(arms: tuple[tuple[File, ...], ...], metric: str) -> OfImages | None:
-    """Compute `of_images` once for every pair of arms, since several sentences and tables ask for it."""
+def _estimate_image_errors(arms: tuple[tuple[File, ...], ...], metric: str) -> ImageErrors | None:
+    """Compute `estimate_image_errors` once for every pair of arms, since several sentences and tables ask for it."""
     by_arm = [_parts(files, metric) for files in arms]
     if any(arm is None for arm in by_arm):
         return None
@@ -61,7 +61,7 @@ def _of_images(arms: tuple[tuple[File, ...], ...], metric: str) -> OfImages | No
     error = float(np.std(first_SN.mean(0) - others_N, ddof=1)) / sqrt(N)
     # by arm: the variance of the mean over seeds on one image, averaged over the images
     variances = [arm_SN.var(0, ddof=1).mean() / len(arm_SN) for _, arm_SN in by_arm if len(arm_SN) > 1]
-    return OfImages(N, error, sqrt(sum(variances) / N))
+    return ImageErrors(N, error, sqrt(sum(variances) / N))
 
 
 @cache

@@ -2,7 +2,7 @@
 
 The half width of a `Difference`'s interval combines two standard errors in quadrature:
     over seeds: Student's t, paired by seed if the arms have seeds in common, otherwise Welch's t.
-    over images: all seeds share the test images, and another draw of these would move the difference, too (`OfImages`).
+    over images: all seeds share the test images, and another draw of these would move the difference, too (`ImageErrors`).
 
 Example: the seeds 0, 1 and 2 give one arm 61, 63 and 62 % and the baseline 60, 61 and 60 %. The paired differences are 1, 2 and 2 points:
 mean +1.67, standard error 0.33, and with t = 4.30 (2 degrees of freedom) the interval over seeds [+0.23, +3.10].
@@ -22,36 +22,38 @@ from scipy.special import ndtri, stdtrit
 from vitssl.report.table import signed
 
 CONFIDENCE = 0.95
-LEAST = 3  # seeds for an interval; that of two reaches nine of their standard deviations to either side, beyond the range of many metrics
-ENOUGH = 5  # seeds; with fewer, an interval is so wide that it contains differences that matter
-MOST = 40  # seeds; nobody would train more
-NOTHING = 1e-9  # a spread below this is the rounding error of equal figures that were computed in another order
+# for an interval; that of two seeds reaches nine of their standard deviations to either side, beyond the range of many metrics
+MIN_SEEDS = 3
+ENOUGH_SEEDS = 5  # with fewer, an interval is so wide that it contains differences that matter
+MAX_SEEDS = 40  # nobody would train more
+ROUNDING_ERROR = 1e-9  # a spread below this is the rounding error of equal figures that were computed in another order
 LEAST_P = 1e-12  # smaller p-values are given as this one
 
 
 @dataclass(frozen=True)
-class OfImages:
+class ImageErrors:
     """What the single test images tell about a difference between two arms, in units of the metric (points for an accuracy).
 
     Attributes:
         count: the number of test images.
         error: standard error over the images, each counted by the share of an arm's seeds that were right on it: about how much another
             draw of test images would move the difference. With one seed it is McNemar's.
-        of_seeds: lower bound of the standard error over seeds: its value if each seed were right or wrong on each image by chance alone.
+        min_seed_error: lower bound of the standard error over seeds: its value if each seed were right or wrong on each image by chance
+            alone.
     """
 
     count: int
     error: float
-    of_seeds: float
+    min_seed_error: float
 
-    def of_many(self, share: float) -> OfImages:
+    def with_more_seeds(self, share: float) -> ImageErrors:
         """Return the errors for so many more seeds that the standard error over seeds falls to ``share`` of its present value.
 
         The part of the error over images that comes from chance in single seeds shrinks with it. The part that comes from images being hard
         for one arm alone stays.
         """
-        seeds_error = share * self.of_seeds
-        return replace(self, error=hypot(sqrt(max(0.0, self.error**2 - self.of_seeds**2)), seeds_error), of_seeds=seeds_error)
+        seed_error = share * self.min_seed_error
+        return replace(self, error=hypot(sqrt(max(0.0, self.error**2 - self.min_seed_error**2)), seed_error), min_seed_error=seed_error)
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Difference:
         seeds: the number of paired seeds, or of the seeds of the arm that has fewer.
         error: standard error over seeds; 0 if they all give the same difference.
         freedom: degrees of freedom of Student's t.
-        of_images: the error over the test images, if the interval covers it.
+        image_errors: the error over the test images, if the interval covers it.
         overlap: test images / training images of a fold if each seed is tested on a fold, since the seeds then train on nearly the same
             images; otherwise 0.
     """
@@ -73,7 +75,7 @@ class Difference:
     seeds: int
     error: float = 0.0
     freedom: float = 1.0
-    of_images: OfImages | None = None
+    image_errors: ImageErrors | None = None
     overlap: float = 0.0
 
     def __str__(self) -> str:
@@ -83,31 +85,31 @@ class Difference:
         low, high = self.low, self.high
         return signed(self.mean) + (f" [{signed(low)}, {signed(high)}]" if low is not None and high is not None else "")
 
-    def over_images(self, found: OfImages) -> Difference:
+    def with_image_errors(self, errors: ImageErrors) -> Difference:
         """Return the difference with an interval that also covers another draw of the test images, which all seeds share.
 
         The squares of the half widths add up. Seeds that happen to agree do not make the interval narrower than chance on single images of
         single seeds would. That chance is in both parts, so the interval is slightly too wide rather than too narrow. If there is no
         interval even so, the difference is returned as it is.
         """
-        with_images = replace(self, of_images=found)
+        with_images = replace(self, image_errors=errors)
         if with_images.half() is None:
             return self
-        seeds_agree = self._over_seeds(CONFIDENCE) < _normal(CONFIDENCE) * found.of_seeds
+        seeds_agree = self._over_seeds(CONFIDENCE) < _normal(CONFIDENCE) * errors.min_seed_error
         how = f"chance in single images, since {self.seeds} seeds vary less than that" if seeds_agree else self.how
-        return replace(with_images, how=f"{how}, combined in quadrature with the error over {found.count:,} test images")
+        return replace(with_images, how=f"{how}, combined in quadrature with the error over {errors.count:,} test images")
 
     def half(self, level: float = CONFIDENCE) -> float | None:
         """Return the half width of the interval; None if there is no interval.
 
         There is none for too few seeds, nor if its width is zero, which would claim that nothing is uncertain.
         """
-        if self.seeds < LEAST:
+        if self.seeds < MIN_SEEDS:
             return None
         width = self._over_seeds(level)
-        if self.of_images is not None:
-            width = hypot(max(width, _normal(level) * self.of_images.of_seeds), _normal(level) * self.of_images.error)
-        return width if width >= NOTHING else None
+        if self.image_errors is not None:
+            width = hypot(max(width, _normal(level) * self.image_errors.min_seed_error), _normal(level) * self.image_errors.error)
+        return width if width >= ROUNDING_ERROR else None
 
     def _over_seeds(self, level: float) -> float:
         """Return the half width of the interval over seeds alone."""
@@ -124,20 +126,20 @@ class Difference:
         return None if (half := self.half()) is None else self.mean + half
 
     @property
-    def images(self) -> int | None:
+    def num_images(self) -> int | None:
         """The number of test images, or None unless the interval covers another draw of them."""
-        return self.of_images.count if self.of_images else None
+        return self.image_errors.count if self.image_errors else None
 
     @property
     def constant(self) -> bool:
         """Whether every seed gives the same difference."""
-        return self.seeds > 1 and self.error == 0 and self.of_images is None
+        return self.seeds > 1 and self.error == 0 and self.image_errors is None
 
     @property
     def open(self) -> bool:
         """Whether it may be chance which of the two arms is better."""
         half = self.half()
-        return abs(self.mean) <= half if half is not None else self.seeds < LEAST or self.mean == 0
+        return abs(self.mean) <= half if half is not None else self.seeds < MIN_SEEDS or self.mean == 0
 
     @cached_property
     def p(self) -> float | None:
@@ -151,13 +153,13 @@ class Difference:
     def seeds_needed(self) -> int | None:
         """Return the fewest seeds that would tell the two arms apart if mean and spread stayed as they are.
 
-        None if not even MOST seeds would.
+        None if not even MAX_SEEDS would.
         """
-        for n in range(LEAST, MOST + 1):
+        for n in range(MIN_SEEDS, MAX_SEEDS + 1):
             share = sqrt((1 / n + self.overlap) / (1 / self.seeds + self.overlap))
-            image_errors = self.of_images and self.of_images.of_many(share)
+            image_errors = self.image_errors and self.image_errors.with_more_seeds(share)
             freedom = self.freedom * (n - 1) / (self.seeds - 1)
-            if not replace(self, seeds=n, error=self.error * share, freedom=freedom, of_images=image_errors).open:
+            if not replace(self, seeds=n, error=self.error * share, freedom=freedom, image_errors=image_errors).open:
                 return n
         return None
 
@@ -216,8 +218,8 @@ def _paired(differences: list[float], whose: str, overlap: float) -> Difference:
     centre, n = mean(differences), len(differences)
     if n == 1:
         return Difference(centre, f"one seed{whose}", n)
-    how = f"Student's t, paired over {n} seeds{whose}" if n >= LEAST else f"{n} seeds{whose} are too few for an interval"
-    return _spread(centre, how, n, stdev(differences) * sqrt(1 / n + overlap), n - 1, overlap)
+    how = f"Student's t, paired over {n} seeds{whose}" if n >= MIN_SEEDS else f"{n} seeds{whose} are too few for an interval"
+    return _build_difference(centre, how, n, stdev(differences) * sqrt(1 / n + overlap), n - 1, overlap)
 
 
 def _unpaired(a: list[float], b: list[float], overlap: float) -> Difference:
@@ -228,13 +230,13 @@ def _unpaired(a: list[float], b: list[float], overlap: float) -> Difference:
     total = sum(variances)
     # Welch-Satterthwaite; without any variance the degrees of freedom do not matter
     freedom = total**2 / sum(v**2 / (len(x) - 1) for v, x in zip(variances, (a, b), strict=True)) if total else 1.0
-    how = f"Welch's t over {len(a)} and {len(b)} seeds" if n >= LEAST else f"{n} seeds in an arm are too few for an interval"
-    return _spread(centre, how, n, sqrt(total), freedom, overlap)
+    how = f"Welch's t over {len(a)} and {len(b)} seeds" if n >= MIN_SEEDS else f"{n} seeds in an arm are too few for an interval"
+    return _build_difference(centre, how, n, sqrt(total), freedom, overlap)
 
 
-def _spread(centre: float, how: str, seeds: int, error: float, freedom: float, overlap: float) -> Difference:
+def _build_difference(centre: float, how: str, seeds: int, error: float, freedom: float, overlap: float) -> Difference:
     """Build a difference; an error that is mere rounding counts as zero, and so does the mean if it is as small."""
-    if error < NOTHING:
-        return Difference(0.0 if abs(centre) < NOTHING else centre, how, seeds)
-    how += ", widened because folds share training images" if overlap and seeds >= LEAST else ""
+    if error < ROUNDING_ERROR:
+        return Difference(0.0 if abs(centre) < ROUNDING_ERROR else centre, how, seeds)
+    how += ", widened because folds share training images" if overlap and seeds >= MIN_SEEDS else ""
     return Difference(centre, how, seeds, error, freedom, overlap=overlap)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from vitssl.report.results.grid import Grid
 from vitssl.report.table import NOTE, Entry, Table
-from vitssl.report.tables.entries import LOWER_IS_BETTER, versus
+from vitssl.report.tables.entries import LOWER_IS_BETTER, difference_entry
 
 FEW_COLUMNS, FEWEST_PAIRED, MOST_PAIRED = 2, 3, 6  # every pair is shown for at most so many columns, and from so many to so many arms
 
@@ -17,7 +17,7 @@ def differences(grid: Grid) -> Table | None:
         if any(intervals):
             against = f" against {grid.baseline_name(row)}" if row.arm.baseline else ""
             how = "; ".join(dict.fromkeys(d.how for d in intervals if d))
-            rows.append([Entry(grid.label(row) + against), *map(versus, intervals), Entry(how, NOTE)])
+            rows.append([Entry(grid.label(row) + against), *map(difference_entry, intervals), Entry(how, NOTE)])
     if not rows:
         return None
     unit = f"Percentage points of {grid.measured.name}" if grid.measured.unit == "%" else grid.measured.name
@@ -48,7 +48,10 @@ def _pairs(grid: Grid) -> list[Table]:
         rows = [row for row in grid.rows if grid.scores(row, column)]
         if FEWEST_PAIRED <= len(rows) <= MOST_PAIRED:
             lines = [
-                [Entry(grid.label(one)), *(versus(grid.gap(one, other, column)) if other is not one else Entry() for other in rows)]
+                [
+                    Entry(grid.label(one)),
+                    *(difference_entry(grid.gap(one, other, column)) if other is not one else Entry() for other in rows),
+                ]
                 for one in rows
             ]
             title = ", ".join(filter(None, ["Arms against each other", grid.name(column), grid.part]))
@@ -73,6 +76,6 @@ def columns(grid: Grid) -> Table | None:
     first, *others = grid.columns
     if not 0 < len(others) < MOST_PAIRED or not grid.of_one_set:
         return None
-    rows = [[Entry(grid.label(row)), *(versus(grid.gap(row, row, column, first)) for column in others)] for row in grid.rows]
+    rows = [[Entry(grid.label(row)), *(difference_entry(grid.gap(row, row, column, first)) for column in others)] for row in grid.rows]
     caption = f"Each arm minus the same arm at {grid.name(first)}{_in_brackets(rows)}."
     return Table(f"Against {grid.name(first)}", ["arm", *map(grid.name, others)], rows, caption)

@@ -14,7 +14,7 @@ from vitssl.report.table import DASH, PUBLISHED, Entry, figure
 LOWER_IS_BETTER = "↓: lower is better."
 
 
-def which(grid: Grid, row: Row, column: Any) -> list[Entry]:
+def model_entries(grid: Grid, row: Row, column: Any) -> list[Entry]:
     """Return the text columns of a table of models: the arm, and its column if there are several."""
     return [Entry(grid.label(row)), Entry(str(column) if grid.axis else DASH)]
 
@@ -31,7 +31,7 @@ def training(done: list[Cell]) -> Entry:
     return figure(None if count is None else count / 1e15)
 
 
-def versus(difference: Difference | None) -> Entry:
+def difference_entry(difference: Difference | None) -> Entry:
     """Return a difference and its interval as a cell, which is sorted by the difference."""
     return Entry(str(difference), parts=(difference.mean,)) if difference else Entry()
 

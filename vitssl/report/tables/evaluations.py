@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from vitssl.config.evals import BINS, FIRST, KINDS, METRICS, OF_FEATURES, OWN, metric_of
-from vitssl.report.results.best import chosen_by, chosen_metric, when
+from vitssl.report.results.best import chosen_by, chosen_metric, weights_text
 from vitssl.report.results.collect import RunFolder
 from vitssl.report.results.confusion import Confusion, matrices
 from vitssl.report.results.grid import Grid
 from vitssl.report.results.stats import Difference, plus_minus
 from vitssl.report.table import DASH, NOTE, Entry, Table, signed
-from vitssl.report.tables.entries import LOWER_IS_BETTER, versus, which
+from vitssl.report.tables.entries import LOWER_IS_BETTER, difference_entry, model_entries
 from vitssl.words import few, listed
 
 LOWEST = 10  # the number of classes that the table of classes lists for a model
@@ -23,10 +23,10 @@ LOWEST = 10  # the number of classes that the table of classes lists for a model
 def table(grid: Grid) -> Table | None:
     """Return every metric of every evaluator, by arm and stage; None if that would only repeat the main table."""
     rows, new = [], False
-    for users, stage, runs in _once(grid):
+    for users, stage, runs in _distinct_stages(grid):
         for name in dict.fromkeys([*OWN, *(name for run in runs for name in run.evals)]):
             if evaluated := [run for run in runs if run.metrics(name)]:
-                by_seed = [telling(run, name, run.metrics(name)) for run in runs]
+                by_seed = [informative_metrics(run, name, run.metrics(name)) for run in runs]
                 by_metric = {metric: [scores[metric] for scores in by_seed if metric in scores] for metric in METRICS}
                 new = new or name != "test" or any(by_metric[metric] for metric in METRICS.keys() - {"top1", "top5", "loss"})
                 entries = [*users, Entry(stage), Entry(name), Entry(_fields(evaluated[0], name), NOTE)]
@@ -45,37 +45,37 @@ def table(grid: Grid) -> Table | None:
 
 def differences(grid: Grid) -> Table | None:
     """Return every arm minus its baseline in the metrics of the test split other than the sweep's; None if there are none."""
-    rows, own = [], grid.own
+    rows, own = [], grid.own_evaluator
     for row, column, done in grid.models():
         if (base := grid.baseline(row)) is not None:
-            scores = telling(done[0].last, own, done[0].last.metrics(own))
+            scores = informative_metrics(done[0].last, own, done[0].last.metrics(own))
             keys = [key for key in METRICS if key in scores and (own, key) != grid.metric]
-            gaps = {key: grid.gap(row, base, column, of=(own, key)) for key in keys}
-            rows.append([*which(grid, row, column), *(_versus(gaps.get(key)) for key in METRICS)])
+            gaps = {key: grid.gap(row, base, column, reading=(own, key)) for key in keys}
+            rows.append([*model_entries(grid, row, column), *(_difference_entry(gaps.get(key)) for key in METRICS)])
     if not any(entry.text != DASH for row in rows for entry in row[2:]):
         return None
     caption = (
         "From three seeds on with 95 % confidence intervals, over seeds and test images where runs kept each image's part in a metric, or "
-        f"over folds; not corrected for multiple comparisons. On the test split {_of(grid)}. {LOWER_IS_BETTER}"
+        f"over folds; not corrected for multiple comparisons. On the test split {_own_weights_text(grid)}. {LOWER_IS_BETTER}"
     )
     header = ["arm", grid.axis_name, *(metric.title for metric in METRICS.values())]
     return Table(f"Other metrics against {grid.baselines()}", header, rows, caption, left=frozenset({0, 1})).trimmed()
 
 
-def _of(grid: Grid) -> str:
+def _own_weights_text(grid: Grid) -> str:
     """Return, in words, which weights the run's own classifier had when it was evaluated by metrics other than the sweep's."""
-    return when(grid) if grid.own == grid.metric[0] else "after the last epoch"
+    return weights_text(grid) if grid.own_evaluator == grid.metric[0] else "after the last epoch"
 
 
-def _versus(gap: Difference | None) -> Entry:
+def _difference_entry(gap: Difference | None) -> Entry:
     """Return a difference as a cell, without its interval if that would leave out which images are tested on.
 
     An interval over folds covers that.
     """
-    return versus(gap) if gap is None or gap.images or gap.overlap else Entry(signed(gap.mean), parts=(gap.mean,))
+    return difference_entry(gap) if gap is None or gap.num_images or gap.overlap else Entry(signed(gap.mean), parts=(gap.mean,))
 
 
-def telling(run: RunFolder, name: str, metrics: dict[str, float]) -> dict[str, float]:
+def informative_metrics(run: RunFolder, name: str, metrics: dict[str, float]) -> dict[str, float]:
     """Return an evaluator's informative metrics: with five classes or fewer, the right one is always among the first five."""
     other_shards = (run.evals.get(name, {}).get("config") or {}).get("shards")  # their number of classes is not recorded
     if other_shards or run.job.get("data", {}).get("classes", FIRST + 1) > FIRST:
@@ -83,7 +83,7 @@ def telling(run: RunFolder, name: str, metrics: dict[str, float]) -> dict[str, f
     return {key: value for key, value in metrics.items() if key != "top5"}
 
 
-def _once(grid: Grid) -> list[tuple[list[Entry], str, list[RunFolder]]]:
+def _distinct_stages(grid: Grid) -> list[tuple[list[Entry], str, list[RunFolder]]]:
     """Return every stage's finished seeds once, with the arms and columns that use them.
 
     A pretraining that several arms share is listed once. If all seeds start from the same pretraining, it is a single run.
@@ -124,8 +124,8 @@ def per_class(grid: Grid) -> Table:
     all_matrices = matrices(grid)
     rows = [
         [
-            *which(grid, m.row, m.column),
-            Entry(DASH if m.evaluator == grid.own else m.evaluator),
+            *model_entries(grid, m.row, m.column),
+            Entry(DASH if m.evaluator == grid.own_evaluator else m.evaluator),
             Entry(m.confusion.classes[k]),
             Entry(f"{m.confusion.counts_KK[k].sum():,.0f}"),
             *_quality(m.confusion, k),
@@ -136,7 +136,7 @@ def per_class(grid: Grid) -> Table:
     header = ["arm", grid.axis_name, "evaluator", "class", "images", "recall %", "precision %", "F1 %"]
     many = any(len(m.confusion.classes) > LOWEST for m in all_matrices)
     selected = f"The {LOWEST} classes with the lowest recall" if many else "All classes, that with the lowest recall first,"
-    source = f"of the run's own classifier on the test split {_of(grid)}, unless another evaluator is named"
+    source = f"of the run's own classifier on the test split {_own_weights_text(grid)}, unless another evaluator is named"
     caption = f"{selected} pooled over all finished seeds; {source}."
     return Table("Classes", header, rows, caption, left=frozenset({0, 1, 2, 3})).trimmed()
 
@@ -154,7 +154,7 @@ def readings(grid: Grid) -> Table | None:
         ("selected", chosen): f"{metric_of(chosen).name} at the best validation epoch{chosen_by(grid)}",
         ("test_best", "top1"): "best top-1 on the TEST set",
     }
-    if grid.own != "selected":
+    if grid.own_evaluator != "selected":
         del kinds["test", chosen]
     elif chosen == grid.metric[1]:
         del kinds["selected", chosen]  # the main table shows it

@@ -14,21 +14,21 @@ from vitssl.config import ConfigError
 from vitssl.config.base import closest
 from vitssl.config.evals import OF_TEST
 from vitssl.report.results import costs, outside, schedule
-from vitssl.report.results.best import near_best, when
+from vitssl.report.results.best import near_best, weights_text
 from vitssl.report.results.collect import Cell, Sweep
 from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row, cost_per_model
 from vitssl.report.results.stats import plus_minus
 from vitssl.report.table import BAD, DASH, NOTE, Entry, Table, figure, signed
 from vitssl.report.tables import differences as of_all
-from vitssl.report.tables.entries import LOWER_IS_BETTER, currency, published, training, versus, which
+from vitssl.report.tables.entries import LOWER_IS_BETTER, currency, difference_entry, model_entries, published, training
 from vitssl.report.units import fit
 from vitssl.words import counted, listed
 
 EQUAL = {"macs": "multiply-adds", "gpu_hours": "hours", "kwh": "energy"}
-MEASURED = {"hours", "kwh", "co2e", "co2e_estimate", "money"}
-SPENT = {"training_macs", *MEASURED}
-SIZE = ("params_train", "params", "activations", "gmacs", "gmacs_inference", "images_per_s")
+MEASURED_COSTS = {"hours", "kwh", "co2e", "co2e_estimate", "money"}
+TRAINING_COSTS = {"training_macs", *MEASURED_COSTS}
+SIZE_COLUMNS = ("params_train", "params", "activations", "gmacs", "gmacs_inference", "images_per_s")
 UNCORRECTED = "Pairing by seed removes what affects all arms alike; intervals are not corrected for multiple comparisons."
 BOLD = "the best mean and all arms ranked before the first that is significantly worse than one above it; none if no arm is"
 FEW_COLUMNS = 2  # with more columns of the sweep, there is no room for differences and costs of training
@@ -68,14 +68,17 @@ def table(grid: Grid, names: list[str] | None = None) -> Table:
     return fit(full.trimmed())
 
 
-def size(grid: Grid) -> Table:
+def size_table(grid: Grid) -> Table:
     """Return how large and how fast the models are, for every column."""
-    rows = [[*which(grid, row, column), *(COLUMNS[name].entry(grid, row, column) for name in SIZE)] for row, column, _ in grid.models()]
+    rows = [
+        [*model_entries(grid, row, column), *(COLUMNS[name].entry(grid, row, column) for name in SIZE_COLUMNS)]
+        for row, column, _ in grid.models()
+    ]
     caption = (
         "A chain's stages are joined by +. Activations: output values of matrix products and convolutions for one image. Inference: the "
         "fastest measurement of equal networks, as the median over batches ± half their interquartile range."
     )
-    header = ["arm", grid.axis_name, *(_header(grid, name) for name in SIZE)]
+    header = ["arm", grid.axis_name, *(_header(grid, name) for name in SIZE_COLUMNS)]
     return fit(Table("Size and speed", header, rows, caption, left=frozenset({0, 1})).trimmed())
 
 
@@ -162,7 +165,7 @@ def _from_paper(grid: Grid, row: Row, column: Any) -> Entry:
 
 
 def _from_baseline(grid: Grid, row: Row, column: Any) -> Entry:
-    return versus(grid.against_baseline(row, column))
+    return difference_entry(grid.against_baseline(row, column))
 
 
 def _epochs(grid: Grid, row: Row, column: Any) -> Entry:
@@ -229,7 +232,7 @@ def _header(grid: Grid, name: str) -> str:
 
 def _caption(grid: Grid, names: set[str], best: set[tuple[int, int]]) -> str:
     sweep, paper = grid.sweep, grid.sweep.facts["paper"]
-    caption = f"{title(grid)}{tested(grid)} {when(grid)}: mean ± standard deviation over the seeds, their number in brackets."
+    caption = f"{title(grid)}{tested(grid)} {weights_text(grid)}: mean ± standard deviation over the seeds, their number in brackets."
     caption += f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
     caption += f" Bold: {BOLD}." if best else ""
     caption += f" Each uses the {listed(sweep.facts['select'])} chosen on held-out images." if sweep.facts["select"] else ""
@@ -239,11 +242,11 @@ def _caption(grid: Grid, names: set[str], best: set[tuple[int, int]]) -> str:
     source += " † quoted by the paper from elsewhere." if any(arm.quoted for arm in sweep.arms) else ""
     equal = sweep.facts["equal"]["all"]
     if equal:
-        reference = next((grid.called(arm) for arm in sweep.arms if arm.name == equal["reference"]), equal["reference"])
+        reference = next((grid.arm_name(arm) for arm in sweep.arms if arm.name == equal["reference"]), equal["reference"])
         caption += f" Every arm trains for the same {EQUAL[equal['quantity']]} as {reference}."
-    spent = " Costs are per model, over all its stages" if names & SPENT and grid.models() else ""
+    spent = " Costs are per model, over all its stages" if names & TRAINING_COSTS and grid.models() else ""
     spent += "; training counts the multiply-adds of all steps, forward and backward" if spent and "training_macs" in names else ""
-    doubt = costs.not_compared(grid) if names & MEASURED else ""
+    doubt = costs.not_compared(grid) if names & MEASURED_COSTS else ""
     spent = f"{spent}.{outside.not_counted(grid.sweep)}{doubt}" if spent else ""
     return caption + _trained_by(grid) + source + (_against(grid) if "baseline" in names else "") + spent
 

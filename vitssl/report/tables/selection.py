@@ -9,7 +9,7 @@ from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row, Selection
 from vitssl.report.results.stats import plus_minus, std
 from vitssl.report.table import DASH, Entry, Table
-from vitssl.report.tables.entries import published, which
+from vitssl.report.tables.entries import model_entries, published
 from vitssl.words import listed
 
 MOST_POINTS = 100  # the most lines that the table of all values may have
@@ -55,7 +55,7 @@ def _points(grid: Grid, row: Row, column: Any) -> list[list[Entry]]:
         scores = ([cell.result(evaluator, selection.metric) for cell in cells] for evaluator in (selection.held_out, selection.tested))
         done = [[score for score in values if score is not None] for values in scores]
         entries = [Entry(f"{plus_minus(values)} ({len(values)})" if values else DASH) for values in done]
-        lines.append([*which(grid, row, column), *(Entry(str(value)) for value in point), *entries])
+        lines.append([*model_entries(grid, row, column), *(Entry(str(value)) for value in point), *entries])
     return lines
 
 
@@ -65,7 +65,7 @@ def _line(grid: Grid, row: Row, column: Any) -> list[Entry]:
     scores, on_test = list(grid.scores(row, column).values()), selection.means(selection.tested)
     best = selection.best(selection.tested)
     return [
-        *which(grid, row, column),
+        *model_entries(grid, row, column),
         *(Entry(DASH if value is None else str(value)) for value in point or [None] * len(grid.sweep.facts["select"])),
         Entry(plus_minus(held_out) if held_out else DASH),
         Entry(f"{plus_minus(scores)} ({len(scores)})" if scores else DASH),

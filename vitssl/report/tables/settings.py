@@ -73,7 +73,7 @@ def _compared(name: str, line: list[str], groups: set[str]) -> set[str]:
 
 
 def _steps(run: RunFolder) -> str:
-    starts = run.of("start")
+    starts = run.events_of("start")
     return f"{starts[-1]['steps']:,}" if starts else DASH
 
 
@@ -107,7 +107,7 @@ def _part(name: str, fields: Any) -> str:
 
 def _batch(run: RunFolder) -> str:
     """Return the images per optimiser step, and how they were spread over processes and slices."""
-    size, starts = run.run["optim"]["batch_size"], run.of("start")
+    size, starts = run.run["optim"]["batch_size"], run.events_of("start")
     if not starts:
         return f"{size}"
     ranks, slices = starts[-1]["world_size"], starts[-1].get("accumulate", 1)
@@ -142,7 +142,7 @@ def provenance(grid: Grid) -> dict[str, str]:
     """Return where the numbers come from, as texts by name."""
     sweep = grid.sweep
     facts, runs = sweep.facts, list(sweep.runs.values())
-    starts = [event for run in runs for event in run.of("start")]
+    starts = [event for run in runs for event in run.events_of("start")]
     records = [record for run in runs for record in run.emissions]
     costs = [run.cost for run in runs if run.cost]
     versions = [" · ".join(f"{k} {v}" for k, v in e["versions"].items()) for e in starts]

@@ -11,14 +11,16 @@ from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row, cost_per_model, costs_of, finished, mean_cost
 from vitssl.report.results.stats import std
 from vitssl.report.table import DASH, PUBLISHED, Entry, Table, figure, number
-from vitssl.report.tables.entries import currency, training, which
+from vitssl.report.tables.entries import currency, model_entries, training
 from vitssl.report.units import fit, quantity
 from vitssl.words import listed
 
 
 def cost(grid: Grid) -> Table:
     """Return what one model of every arm cost, for every column."""
-    rows = [[*which(grid, row, column), *_training(grid, row, column, done), *_spending(done)] for row, column, done in grid.models()]
+    rows = [
+        [*model_entries(grid, row, column), *_training(grid, row, column, done), *_spending(done)] for row, column, done in grid.models()
+    ]
     spent = ["PMACs of training", f"against {grid.baselines()}", grid.sweep.hours_name, grid.sweep.busy_name]
     spent += ["kWh", "kg CO2e tracked", "kg CO2e estimate", currency(grid.sweep)]
     return fit(Table("Cost", ["arm", grid.axis_name, *spent], rows, _cost_caption(grid), left=frozenset({0, 1})).trimmed())
@@ -62,7 +64,7 @@ def _cost_caption(grid: Grid) -> str:
 
 def by_stage(grid: Grid) -> Table:
     """Return what one model cost, by column and stage."""
-    rows = [[*which(grid, row, column), *entries] for row, column, done in grid.models() for entries in _stage_costs(done)]
+    rows = [[*model_entries(grid, row, column), *entries] for row, column, done in grid.models() for entries in _stage_costs(done)]
     parts = ["kWh GPU", "kWh CPU", "kWh RAM", "kWh", "kg CO2e tracked", "kg CO2e estimate", currency(grid.sweep)]
     header = ["arm", grid.axis_name, "stage", "multiply-adds by objective", grid.sweep.hours_name, *parts]
     caption = (
@@ -98,7 +100,7 @@ def published(grid: Grid) -> Table | None:
     header = ["arm", grid.sweep.facts["columns"] or ""]
     header += ["GMACs, paper", "GMACs, here", "GPU-hours, paper", "GPU-hours, here"]
     header += ["kg CO2e, paper", "kg CO2e, estimate here", "kg CO2e, tracked here"]
-    rows = [_beside_the_paper(grid.called(arm), arm, _tied_to(grid, arm)) for arm in arms]
+    rows = [_beside_the_paper(grid.arm_name(arm), arm, _tied_to(grid, arm)) for arm in arms]
     caption = (
         "Italics: the paper's numbers, on its own hardware; beside them what one model of the same arm took here on the same data, if one "
         "has finished. GMACs are counted as in the paper, with patch embedding in every pass."
