@@ -43,11 +43,11 @@ def test_steps_as_a_gpu_trains_them_work_without_one(tmp_path, monkeypatch):
 
 @pytest.mark.release
 def test_training_from_the_loader_is_measured_as_training_makes_its_views(tmp_path, monkeypatch):
-    made, of = [], pipeline.TrainViews.of
+    made, make_batches = [], pipeline.TrainViews.make_batches
     monkeypatch.setattr(train_state.torch, "compile", lambda network, **_: network)
     monkeypatch.setitem(pipeline.MOST_AT_ONCE, "cpu", 4)
     monkeypatch.setitem(pipeline.CHUNK_FLOATS, "cpu", 10**9)
-    monkeypatch.setattr(pipeline.TrainViews, "of", lambda self, raws: made.append(len(raws)) or of(self, raws))
+    monkeypatch.setattr(pipeline.TrainViews, "make_batches", lambda self, raws: made.append(len(raws)) or make_batches(self, raws))
     here = Bench(data.digits_as_jpeg(tmp_path / "images"), tmp_path, torch.device("cpu"), repeats=1)
     found = data.end_to_end(here, "vit_pico", "ssat", batch_size=1, view=data.RAND_AUGMENT, steps=4)
     assert found.ours > 0 and found.rival > 0 and set(made) == {4} and "vit_pico ssat bf16, compiled, batch 1" in found.note

@@ -145,7 +145,7 @@ def test_views_are_made_on_the_gpu(view, monkeypatch):
         raw.sizes_B2 = SimpleNamespace(numpy=lambda sizes_B2=sizes_B2: sizes_B2)
     with FakeTensorMode(allow_non_fake_inputs=True):
         make = TrainViews({"main": view}, image_size=24, mean=MEAN, std=STD, num_classes=4, seed=0, device=GPU)
-        made = [make(raws[0]), *make.of(raws)]
+        made = [make(raws[0]), *make.make_batches(raws)]
     for one in made:
         assert one.views["main"].device == one.targets["main"].device == one.index_B.device == GPU
 

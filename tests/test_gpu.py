@@ -13,7 +13,7 @@ from tests.test_pairs import COVERING, batch, make  # noqa: F401
 from tests.training.test_train import CURVES, in_two_parts
 from vitssl import config, model, train
 from vitssl.data.loading.batch import Batch
-from vitssl.data.loading.on_stream import groups
+from vitssl.data.loading.on_stream import slice_groups
 from vitssl.files import read_events
 from vitssl.training import optim, passes, train_state
 
@@ -143,8 +143,8 @@ def test_views_made_ahead_are_those_of_each_step(folder, monkeypatch, late, read
     """Where they come late, by so many cycles, and are read late, while their memory is given out again."""
     run = config.load(folder("run", CURVES["dino"], {"loop.device": "cuda", "data.image_size": 64}, cut))
     state = train_state.TrainState(folder("state", CURVES["dino"]), run)
-    views = state.views.of
-    monkeypatch.setattr(state.views, "of", lambda raws: torch.cuda._sleep(late) or views(raws))
+    views = state.views.make_batches
+    monkeypatch.setattr(state.views, "make_batches", lambda raws: torch.cuda._sleep(late) or views(raws))
     kept = []
     for slices in state.batches(0, 20):
         for made in slices:
@@ -152,7 +152,7 @@ def test_views_made_ahead_are_those_of_each_step(folder, monkeypatch, late, read
             kept.append({name: view.clone() for name, view in made.views.items()})
             del made
     raws = (raw for parts in state.loader.batches(0, 20) for raw in parts)
-    together = groups(raws, state.views.at_once(len(kept[0]["main"]), state.loader.largest_px), 0)
+    together = slice_groups(raws, state.views.slices_at_once(len(kept[0]["main"]), state.loader.largest_px), 0)
     assert len(kept) == 20 * state.accumulate
     for seen, wanted in zip(kept, (made.views for group in together for made in views(group)), strict=True):
         assert seen.keys() == wanted.keys() and all(torch.equal(view, wanted[name]) for name, view in seen.items())

@@ -125,7 +125,7 @@ def test_every_pair_takes_two_steps_and_every_parameter_gets_a_gradient_in_each(
 class Corrupted(Objective):
     """Looks at images that it makes itself, in a pass over them."""
 
-    whole_pass = False
+    has_full_pass = False
 
     def __init__(self, backbone: Backbone):
         super().__init__()
@@ -213,7 +213,7 @@ def test_a_step_s_masks_are_functions_of_the_seed_the_step_and_the_rank(make_run
 class Disjoint(Objective):
     """LUT's two passes: each view keeps a part of one permutation that the other does not."""
 
-    whole_pass = False
+    has_full_pass = False
 
     def forward(self, step, batch, progress):
         self.masks = disjoint_masks(len(batch.index_B), math.prod(step.grid("main")), [4, 4])

@@ -169,7 +169,7 @@ def test_an_allowed_pair_takes_two_steps_and_every_parameter_gets_a_gradient(mak
         optimizer.step()
         network.after_step(0.5)
     unmoved = [name for name, value in network.backbone.named_buffers() if name.endswith("running_mean") and not value.any()]
-    assert not unmoved, "no pass updates these statistics: an objective that makes no full pass says whole_pass = False"
+    assert not unmoved, "no pass updates these statistics: an objective that makes no full pass says has_full_pass = False"
 
 
 @pytest.mark.parametrize(("backbone", "objective"), [pair for pair in PAIRS if pair not in ALLOWED])

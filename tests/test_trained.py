@@ -23,7 +23,7 @@ from vitssl.data import shards
 from vitssl.data.building.writing import stored
 from vitssl.data.index import load_index
 from vitssl.data.loading.batch import Batch
-from vitssl.data.loading.subset import evaluated
+from vitssl.data.loading.subset import evaluation_images
 from vitssl.data.pixels.decode import decode, resize, resized_sizes
 from vitssl.data.sources.samples import Sample
 from vitssl.run_folder import LAST
@@ -253,7 +253,7 @@ def test_a_split_of_the_shards_that_no_training_saw_needs_no_holding_out(trained
         run.data.shards, run.data.train_split = str(photos), train_split
         config.save(run, trained)
         loaded = vitssl.load(trained)
-        return len(evaluated(*loaded.data(), "val", loaded.classes)[0])
+        return len(evaluation_images(*loaded.data(), "val", loaded.classes)[0])
 
     assert images("train") == 6
     with pytest.raises(ConfigError, match="there are no such images"):

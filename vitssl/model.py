@@ -24,7 +24,7 @@ class Model(nn.Module):
         self.backbone = backbone
         self.objectives = nn.ModuleDict(objectives)
         self.out_indices = tuple(sorted({index for objective in objectives.values() for index in objective.out_indices}))
-        self.whole_pass = any(objective.whole_pass for objective in objectives.values())
+        self.has_full_pass = any(objective.has_full_pass for objective in objectives.values())
         self.frozen = frozen
         backbone.requires_grad_(not frozen)
 
@@ -37,7 +37,7 @@ class Model(nn.Module):
 
     def step(self, batch: Batch) -> Step:
         """Return the `Step` that makes the backbone's passes over a batch."""
-        return Step(self.backbone, batch, out_indices=self.out_indices, whole_pass=self.whole_pass, frozen=self.frozen)
+        return Step(self.backbone, batch, out_indices=self.out_indices, has_full_pass=self.has_full_pass, frozen=self.frozen)
 
     def forward(self, batch: Batch, progress: Tensor) -> tuple[Tensor, dict[str, Tensor], dict[str, Tensor]]:
         """Return (total loss, raw terms, weighted terms); the terms are detached."""

@@ -95,9 +95,9 @@ def fit(train_state: TrainState, ddp_model: nn.Module, steps: Iterator[Iterator[
             save(train_state)
             saved_step = progress.step
     for micro_batches in steps:
-        train_state.saver.check()
+        train_state.saver.check_write()
         period_over = dist.is_main() and time.time() - saved_at > 60 * run.loop.checkpoint_minutes
-        stop, checkpoint, diverged = dist.anywhere(bool(stopping), period_over, not meter.finite())
+        stop, checkpoint, diverged = dist.anywhere(bool(stopping), period_over, not meter.is_finite())
         if diverged:
             _give_up(train_state, meter, log)
         if stop or checkpoint:
@@ -142,14 +142,14 @@ def _save_before_evaluation(train_state: TrainState) -> None:
 
 def _settle(train_state: TrainState, meter: Meter, log: Log) -> None:
     """Make sure that the newest loss is finite on all ranks, and log it, before anything is saved or evaluated."""
-    if dist.anywhere(not meter.finite(newest=True))[0]:
+    if dist.anywhere(not meter.is_finite(newest=True))[0]:
         _give_up(train_state, meter, log)
     _log_line(train_state, meter, log)
 
 
 def _give_up(train_state: TrainState, meter: Meter, log: Log) -> None:
     """Save the state as ``diverged.pt``, log the end and raise `Diverged`."""
-    step, broken = train_state.progress.step, meter.broken()
+    step, broken = train_state.progress.step, meter.nonfinite_terms()
     culprits = f"; of its terms only {listed(broken)}" if broken else ""
     _log_line(train_state, meter, log)
     if dist.is_main():
@@ -167,12 +167,12 @@ def _begin_line(train_state: TrainState, meter: Meter) -> float:
     """Begin a line of the log and return the mean seconds per step since the line before."""
     step, schedule = train_state.progress.step, train_state.schedule
     facts = {"epoch": train_state.epoch, "lr": schedule.lr(step - 1), "weight_decay": schedule.weight_decay(step - 1)}
-    return meter.take(train_state.run.optim.batch_size, step=step, **facts)
+    return meter.begin_line(train_state.run.optim.batch_size, step=step, **facts)
 
 
 def _log_line(train_state: TrainState, meter: Meter, log: Log) -> None:
     """Write the line of the log that was begun, if there is one."""
-    if (values := meter.line()) is None:
+    if (values := meter.pop_line()) is None:
         return
     step = values.pop("step")
     train_state.terms |= values["terms"]
@@ -210,7 +210,7 @@ def run_folder(folder: Path) -> int:
     job = read_json(folder / "job.json")
     attempt.refuse_other_image(job)
     attempt.refuse_cpu(run, job | job.get("evaluation", {}))
-    with attempt.alone(folder) if dist.is_main() else nullcontext():
+    with attempt.run_lock(folder) if dist.is_main() else nullcontext():
         if not trained:
             return _train(folder, run)
         dist.leave_others()
@@ -285,7 +285,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {folder} is not a run folder; to train a sweep: python jobs/submit.py SWEEP", file=sys.stderr)
         return 2
     try:
-        with attempt.told_once_if_removed(folder), attempt.ErrorFile(folder):
+        with attempt.silence_removal_errors(folder), attempt.ErrorFile(folder):
             code = run_folder(folder)
     except ConfigError as error:  # something that the user can fix; error.json has the details
         print(f"error: {error}", file=sys.stderr)

@@ -21,9 +21,9 @@ from vitssl.config.evals import EvalConfig
 from vitssl.data import UNLABELLED
 from vitssl.data.index import Index, load_index
 from vitssl.data.loading.batch import Batch, RawBatch
-from vitssl.data.loading.subset import Split, split_of
-from vitssl.data.pixels.decode import decode_file, resize, resized_sizes, upright
-from vitssl.evaluators.base import at_once
+from vitssl.data.loading.subset import SplitPositions, split_of
+from vitssl.data.pixels.decode import decode_file, decode_opened, resize, resized_sizes
+from vitssl.evaluators.base import eval_batch_size
 from vitssl.files import read_json
 from vitssl.paths import run_folder
 from vitssl.reader import MOST_IMAGE_BYTES, read_whole
@@ -203,7 +203,7 @@ class Trained:
         path = _checkpoint(self.folder, BEST)
         return fitted(self.model, read_run(path)["model"], path)
 
-    def data(self) -> tuple[Index, Split]:
+    def data(self) -> tuple[Index, SplitPositions]:
         """Return the index of the run's shards, and the run's part of their images.
 
         Raises:
@@ -224,7 +224,7 @@ class Trained:
     def _seen(self, images: Iterable[OneImage]) -> Iterator[Tensor]:
         """Yield batches (B, C, S, S) of images as evaluation sees them."""
         remaining = iter(images)
-        while batch := list(islice(remaining, at_once(self.run))):
+        while batch := list(islice(remaining, eval_batch_size(self.run))):
             yield torch.cat([self.view(_raw(image, self.run.data.cache_px)).views["main"] for image in batch])
 
 
@@ -235,7 +235,7 @@ def predict_each(runs: Sequence[Trained], images: Iterable[OneImage]) -> Iterato
     for, and forgotten before the next batch.
     """
     # divided by the number of runs, as the views of all runs are held
-    remaining, batch_size = iter(images), max(1, min(at_once(run.run) for run in runs) // len(runs))
+    remaining, batch_size = iter(images), max(1, min(eval_batch_size(run.run) for run in runs) // len(runs))
     while batch := list(islice(remaining, batch_size)):
         results: dict[int, Tensor | ConfigError] = {}
         views: dict[int, list[Tensor]] = {}  # {image: its view for each run}
@@ -281,7 +281,7 @@ def _raw(image: OneImage, cache_px: int | None) -> RawBatch:
         raise TypeError(
             f"an image is a path or a PIL image, not {type(image).__name__}; PIL.Image.fromarray makes one of an array (H, W, 3)"
         )
-    pixels_HWC = upright(image) if isinstance(image, Image.Image) else _decoded(Path(image))
+    pixels_HWC = decode_opened(image) if isinstance(image, Image.Image) else _decoded(Path(image))
     ((height, width),) = resized_sizes(np.array([pixels_HWC.shape[:2]]), cache_px)
     pixels = torch.from_numpy(resize(pixels_HWC, height, width).copy()).permute(2, 0, 1)[None]
     zero = torch.zeros(1, dtype=torch.int64)

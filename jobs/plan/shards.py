@@ -1,7 +1,7 @@
 """The shards of a data set, as the launcher needs them: what a folder holds, and which of its images a Run uses.
 
 - What is on disk: `index_of` loads the index of shards that are built, and fails without them.
-- What is expected: `expected_index` is that index, or before the shards are built one that is `unwritten` (`vitssl.data.index`). It has
+- What is expected: `expected_index` is that index, or before the shards are built a `planned_index` (`vitssl.data.index`). It has
   splits and labels, but no images and no content hash, and is made from the source's files (`_listed`) or from published counts.
 - What is read: `image_counts` and the functions that use it say how many of these images a Run trains on, holds out and tests on.
 
@@ -23,7 +23,7 @@ from vitssl.config import ConfigError, Data, Run, classifies, needs_labels, tota
 from vitssl.config.evals import evals_of
 from vitssl.data import UNLABELLED
 from vitssl.data.building import findings, paper_counts
-from vitssl.data.index import Index, load_index, named, unwritten
+from vitssl.data.index import Index, load_index, parse_splits, planned_index
 from vitssl.data.loading.subset import check_evaluator, split_of
 from vitssl.data.sources import webdatasets
 from vitssl.data.sources.opening import open_source
@@ -56,7 +56,7 @@ def expected_index(data: Data) -> Index | None:
         return _listed(folder, source)
     printed = paper_counts.expected(folder)
     splits = data.train_split if data.folds else f"{data.train_split}+{data.test_split}"
-    known = printed is not None and set(named(splits, printed.splits)) <= set(printed.splits)
+    known = printed is not None and set(parse_splits(splits, printed.splits)) <= set(printed.splits)
     return printed if known else None
 
 
@@ -69,7 +69,7 @@ def _listed(folder: Path, source: str) -> Index:
         raise ConfigError(str(error), "data.source") from None
     labels = {split: np.array([sample.label for sample in samples]) for split, samples in opened.splits.items()}
     group = group_numbers(sample for _, sample in opened.samples()) if opened.grouped else None
-    return unwritten(folder, f"{opened.name} (as listed)", opened.classes, labels, group)
+    return planned_index(folder, f"{opened.name} (as listed)", opened.classes, labels, group)
 
 
 @functools.cache
@@ -93,7 +93,7 @@ def fingerprint(run: Run) -> str | None:
     if index.sha256 and run.data.sha256 not in (None, index.sha256):
         raise ConfigError(f"the Run asks for {run.data.sha256} but {folder} holds {index.sha256}", "data.sha256")
     for field in ("train_split", "test_split") if classifies(run) and run.data.folds is None else ("train_split",):
-        for split in named(getattr(run.data, field), index.splits):
+        for split in parse_splits(getattr(run.data, field), index.splits):
             if split not in index.splits:
                 no_test_split = field == "test_split" and "test" not in index.splits
                 advice = "; build with ?test=0.2&seed=0, or cross-validate: data.folds=5" if no_test_split else ""
@@ -168,7 +168,7 @@ def unread(runs: Iterable[Run]) -> list[str]:
         named_splits = [
             split for data in folder_data for split in (data.train_split, None if data.folds else data.test_split, data.val_split)
         ]
-        read = set(named("+".join(filter(None, named_splits)), splits))
+        read = set(parse_splits("+".join(filter(None, named_splits)), splits))
         if unread_splits := [split for split in splits if split not in read]:
             all_splits = "+".join(dict.fromkeys([*folder_data[0].train_split.split("+"), *unread_splits]))
             folds = f"; folds of all images are 'data.train_split={all_splits}'" if folder_data[0].folds else ""
@@ -197,7 +197,7 @@ def _near_duplicates(run: Run, index: Index) -> dict[str, int]:
     found = findings.read(index.folder)
     if found is None or run.data.folds:
         return {}
-    test, train = (named(splits, index.splits) for splits in (run.data.test_split, run.data.train_split))
+    test, train = (parse_splits(splits, index.splits) for splits in (run.data.test_split, run.data.train_split))
     labelled = {split for split in train if split in index.splits and (index.label[index.where(split)] != UNLABELLED).any()}
     pairs = [(split, name, other) for split, name, other, *_ in found.near_duplicates if split in test and other in train]
     with_label = {(split, name) for split, name, other in pairs if other in labelled}
@@ -288,5 +288,5 @@ def is_here(source: str) -> bool:
     """Whether the files of ``source`` are on this machine; False for a download."""
     path = parts(source)[1]
     if source.startswith("wds:"):
-        return webdatasets.is_here(path)
+        return webdatasets.has_tars(path)
     return bool(path) and not source.startswith("torchvision:") and Path(path).exists()

@@ -14,7 +14,7 @@ from torch._dynamo.testing import CompileCounter
 
 from vitssl import backbones, config
 from vitssl.backbones import cvt
-from vitssl.backbones.cvt import ChannelNorm, ConvAttention, ConvProjection, CvT, Places
+from vitssl.backbones.cvt import ChannelNorm, ConvAttention, ConvProjection, CvT, GridPositions
 
 VARIANTS = ("microsoft", "drloc")
 
@@ -103,11 +103,11 @@ def test_attention_equals_the_loop_over_heads_and_places(variant, grid):
     network = backbone(variant, embed_dim=8, num_heads=2, depths=[1, 1]).double()
     attention = network.stage1.blocks[0].attn
     tokens_BND = torch.randn(2, network.num_prefix_tokens + grid[0] * grid[1], 24, dtype=torch.float64)
-    keys = cvt.key_places(None, grid, 1)
+    keys = cvt.key_positions(None, grid, 1)
     expected = torch.stack([slow_attention(attention, tokens_ND, grid) for tokens_ND in tokens_BND])
     for fused in (True, False):
         attention.fused_attn = fused
-        torch.testing.assert_close(attention(tokens_BND, Places(grid), keys), expected)
+        torch.testing.assert_close(attention(tokens_BND, GridPositions(grid), keys), expected)
 
 
 def test_channel_norm_has_the_epsilon_outside_the_root_and_a_gradient_for_constant_tokens():
@@ -221,8 +221,8 @@ def slow_masked_pass(network: CvT, image_CHW, keep_M, grid: int):
         stage, factor, last = getattr(network, f"stage{i}"), network.stride // stride, i == len(network.strides) - 1
         visible_11hw = visible_pixels(keep_M[None], grid, factor)
         keys = torch.ones(1) if last else visible_11hw[..., ::2, ::2].flatten()
-        places = Places((grid * factor, grid * factor))
-        x = stage.patch_embed(map_1CHW, places)
+        positions = GridPositions((grid * factor, grid * factor))
+        x = stage.patch_embed(map_1CHW, positions)
         if last and stage.cls_token is not None:
             x = torch.cat([stage.cls_token, x], dim=1)
         P = x.shape[1] - visible_11hw.numel()
@@ -230,7 +230,7 @@ def slow_masked_pass(network: CvT, image_CHW, keep_M, grid: int):
             keys = torch.cat([torch.ones(P), keys])
         for block in stage.blocks:
             attn, y = block.attn, block.norm1(x)
-            map_1Dhw = places.put(y[:, P:]) * visible_11hw
+            map_1Dhw = positions.scatter(y[:, P:]) * visible_11hw
             parts = {}
             for part in attn.parts:
                 projection = getattr(attn, f"conv_proj_{part}")
@@ -241,7 +241,7 @@ def slow_masked_pass(network: CvT, image_CHW, keep_M, grid: int):
             logits = (q @ k.transpose(1, 2) * attn.scale).masked_fill(keys == 0, -torch.inf)
             x = x + attn.proj((logits.softmax(-1) @ v).transpose(0, 1).flatten(1))[None]
             x = x + block.mlp(block.norm2(x))
-        map_1CHW = places.put(x[:, P:]) * visible_11hw
+        map_1CHW = positions.scatter(x[:, P:]) * visible_11hw
     x = network.norm(x)[0]
     return x[:P], x[P:][keep_M]
 
@@ -283,7 +283,7 @@ def test_early_ends_of_a_masked_pass_are_full_maps_zero_at_hidden_places():
 def test_batch_statistics_are_of_the_kept_places():
     projection = ConvProjection(4, stride=1).train()
     keep_BM = some_keep(2, 64, 20)
-    tokens_BMD = projection(torch.randn(2, 4, 8, 8), Places((8, 8), keep_BM))
+    tokens_BMD = projection(torch.randn(2, 4, 8, 8), GridPositions((8, 8), keep_BM))
     var, mean = torch.var_mean(tokens_BMD, (0, 1), correction=0)
     torch.testing.assert_close(mean, torch.zeros(4), atol=1e-6, rtol=0)
     torch.testing.assert_close(var, torch.ones(4), atol=1e-3, rtol=0)

@@ -15,7 +15,7 @@ from PIL import Image
 from vitssl.config import ConfigError
 from vitssl.data import shards
 from vitssl.data.index import Index, read_image
-from vitssl.data.pixels.decode import decode, decode_file, upright
+from vitssl.data.pixels.decode import decode, decode_file, decode_opened
 from vitssl.data.pixels.depth import to_levels
 
 RAMP = np.linspace(0, 1, 64 * 48).reshape(48, 64)
@@ -79,14 +79,14 @@ def test_what_has_no_scale_is_refused(values, message):
         decode_file(encoded(values), "scan/1.tif")
     assert str(error.value).startswith(f"scan/1.tif: {message}")
     with pytest.raises(ConfigError, match=r"^scan/1\.tif: "):
-        upright(Image.open(io.BytesIO(encoded(values))), "scan/1.tif")
+        decode_opened(Image.open(io.BytesIO(encoded(values))), "scan/1.tif")
 
 
 @pytest.mark.parametrize("channels", [2, 3, 4])
 def test_sixteen_bit_colours_are_their_upper_bits_or_refused(channels):
     full = np.repeat((RAMP * 65535).astype(np.uint16)[:, :, None], channels, axis=2)
     assert np.array_equal(decode_file(png16(full), "x").pixels[:, :, 0], full[:, :, 0] >> 8)
-    for read in (lambda dark: decode_file(dark, "x"), lambda dark: upright(Image.open(io.BytesIO(dark)), "x")):
+    for read in (lambda dark: decode_file(dark, "x"), lambda dark: decode_opened(Image.open(io.BytesIO(dark)), "x")):
         with pytest.raises(ConfigError, match=r"^x: 16 bits a colour, of which it uses the lowest only; save it with 8 bits a colour"):
             read(png16(full >> 4))
 
@@ -98,7 +98,7 @@ def test_modes_of_8_bits_are_read_as_in_shards(mode):
     image.save(buffer, "TIFF")
     pixels, was = decode_file(buffer.getvalue(), "x")
     assert was is None and np.array_equal(pixels, decode(buffer.getvalue(), "x"))
-    assert np.array_equal(pixels, upright(Image.open(buffer))) and pixels.std() > 50
+    assert np.array_equal(pixels, decode_opened(Image.open(buffer))) and pixels.std() > 50
 
 
 @pytest.mark.parametrize("shape", [(48, 64), (48, 64, 3)])
@@ -148,7 +148,7 @@ def test_shards_hold_what_predictions_see(deep, tmp_path):
     files = [deep / "train" / "a" / name for name in ("12.png", "16.png", "8.png", "float.tif")]
     for found, file in zip(pixels_of(index), files, strict=False):
         assert np.array_equal(found, decode_file(file.read_bytes(), "x").pixels)
-        assert np.array_equal(found, upright(Image.open(file)))
+        assert np.array_equal(found, decode_opened(Image.open(file)))
         assert np.abs(found[:, :, 0] - RAMP * 255).max() <= 1
     # the bytes of a file are kept where they are read alike
     tar = (index.folder / "train-000000.tar").read_bytes()

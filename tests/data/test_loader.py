@@ -21,7 +21,7 @@ from vitssl.data.loading.cache import open_cache
 from vitssl.data.loading.images import Cached, OnDevice, Streamed, open_images
 from vitssl.data.loading.loader import EvalLoader, Order, TrainLoader, prefetch
 from vitssl.data.loading.subset import train_and_heldout
-from vitssl.data.pixels.layout import places, shape_of
+from vitssl.data.pixels.layout import shape_of, unbind_images
 
 CPU = torch.device("cpu")
 
@@ -172,7 +172,7 @@ def test_memory_of_a_batch_follows_its_images(make_folder, tmp_path, data, worke
     sizes_B2 = batch.sizes_B2.numpy()
     assert sorted(sizes_B2.max(axis=1))[-2:] == [60000, 60000]
     assert batch.pixels.numel() == 3 * sizes_B2.prod(axis=1).sum() < 500_000
-    for image_CHW, position in zip(places(batch.pixels, sizes_B2), batch.index_B.tolist(), strict=True):
+    for image_CHW, position in zip(unbind_images(batch.pixels, sizes_B2), batch.index_B.tolist(), strict=True):
         with open(index.folder / index.shards[index.shard[position]]["name"], "rb") as shard:
             assert np.array_equal(image_CHW.permute(1, 2, 0), read_image(shard.fileno(), index, position))
 

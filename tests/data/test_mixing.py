@@ -33,11 +33,11 @@ def pixels(index, split: str) -> dict[bytes, int]:
 def test_a_large_split_is_mixed_and_a_small_one_as_it_is_listed(make_folder, tmp_path, monkeypatch, capsys):
     source = make_folder(**COUNTS)
     sorted_ = build(source, tmp_path / "sorted", images_per_shard=20)
-    assert not order.mixed(sorted_, np.arange(60))
+    assert not order.is_mixed(sorted_, np.arange(60))
     monkeypatch.setattr(writing, "SHUFFLE_WINDOW", 59)
     monkeypatch.setattr(inspecting, "SHUFFLE_WINDOW", 59)
     mixed = build(source, tmp_path / "mixed", images_per_shard=20)
-    assert order.mixed(mixed, np.arange(60))
+    assert order.is_mixed(mixed, np.arange(60))
     assert "order    sorted by class: where they are streamed, each image is read at random" in shards.info(sorted_.folder)
     assert "order  " not in shards.info(mixed.folder)
     assert pixels(mixed, "train") == pixels(sorted_, "train") and pixels(mixed, "test") == pixels(sorted_, "test")

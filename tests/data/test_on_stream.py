@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from vitssl.data.loading.batch import Batch
-from vitssl.data.loading.on_stream import AHEAD, groups, on_own_stream
+from vitssl.data.loading.on_stream import AHEAD, on_own_stream, slice_groups
 
 CUDA = torch.device("cuda", 0)
 
@@ -119,10 +119,10 @@ def test_on_a_cpu_nothing_is_made_ahead(main_stream):
 
 @pytest.mark.parametrize("start", range(7))
 def test_groups_are_cut_where_a_run_that_was_not_stopped_cuts_them(start):
-    whole = list(groups(range(20), 4, 0))
+    whole = list(slice_groups(range(20), 4, 0))
     assert whole == [[4 * i, 4 * i + 1, 4 * i + 2, 4 * i + 3] for i in range(5)]
-    resumed = list(groups(range(start, 20), 4, start))
+    resumed = list(slice_groups(range(start, 20), 4, start))
     assert [number for group in resumed for number in group] == list(range(start, 20)) and resumed[1:] == whole[
         len(whole) - len(resumed) + 1 :
     ]
-    assert list(groups(iter("ab"), 1, start)) == [["a"], ["b"]]
+    assert list(slice_groups(iter("ab"), 1, start)) == [["a"], ["b"]]

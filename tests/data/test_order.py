@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from vitssl.data.index import Index, unwritten
+from vitssl.data.index import Index, planned_index
 from vitssl.data.loading import order
-from vitssl.data.loading.order import Order, Windows, dense, mixed, windows
+from vitssl.data.loading.order import Order, Windows, is_dense, windows
 
 SHARDS = {"train": [7, 12, 1, 9, 30], "unlabeled": [5, 16]}  # images in each
 
@@ -17,7 +17,7 @@ SHARDS = {"train": [7, 12, 1, 9, 30], "unlabeled": [5, 16]}  # images in each
 def in_shards(labels: np.ndarray | None = None, **counts: list[int]) -> Index:
     """An index of nothing but shards with so many images."""
     label = np.zeros(sum(map(sum, counts.values())), np.int64) if labels is None else labels
-    index = unwritten("nowhere", "made up", [str(k) for k in range(max(label.max(initial=0) + 1, 1))], {"train": label})
+    index = planned_index("nowhere", "made up", [str(k) for k in range(max(label.max(initial=0) + 1, 1))], {"train": label})
     shards = [{"name": "", "split": split, "images": n, "bytes": n} for split, numbers in counts.items() for n in numbers]
     return replace(index, shards=shards)
 
@@ -138,12 +138,12 @@ def test_small_sorted_and_thinned_out_sets_are_permuted_as_a_whole():
     assert windows(index, everything, 400, 8) is None, "all fit into one"
     assert windows(in_shards(np.sort(labels), train=[20] * 20), everything, 100, 8) is None
     few = everything[::5]
-    assert not dense(index, few) and windows(index, few, 10, 8) is None
-    assert dense(index, np.arange(20)) and dense(index, everything[::4])
+    assert not is_dense(index, few) and windows(index, few, 10, 8) is None
+    assert is_dense(index, np.arange(20)) and is_dense(index, everything[::4])
 
 
 def is_mixed(labels: np.ndarray, **counts: list[int]) -> bool:
-    return mixed(in_shards(labels, **counts), np.arange(len(labels)))
+    return order.is_mixed(in_shards(labels, **counts), np.arange(len(labels)))
 
 
 def test_mixed_tells_shards_that_are_sorted_by_class():

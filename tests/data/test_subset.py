@@ -191,7 +191,7 @@ def test_nothing_to_train_on_or_to_hold_out():
 
 def test_who_does_not_classify_needs_no_test_split():
     unlabelled = make_index([], [], unlabeled=6)
-    parts = train_and_heldout(unlabelled, Data(shards="x", train_split="unlabeled"), need_labels=False, evaluated=False)
+    parts = train_and_heldout(unlabelled, Data(shards="x", train_split="unlabeled"), need_labels=False, is_evaluated=False)
     assert parts.train.tolist() == list(range(6)) and len(parts.test) == 0
     with pytest.raises(ConfigError, match=r"data\.test_split: .*there is no split 'test'; it has unlabeled"):
         train_and_heldout(unlabelled, Data(shards="x", train_split="unlabeled"), need_labels=False)
@@ -228,7 +228,7 @@ def test_a_fold_is_tested_whatever_else_is_held_out_or_hidden():
         part = fold(index, 3, **fields)
         assert np.array_equal(part.test, whole.test) and not np.isin(np.concatenate([part.train, part.val]), part.test).any()
     assert counts(index, fold(index, 3, images=Subset(per_class=5)).train) == [5, 5, 5]
-    pretrained = train_and_heldout(index, Data(shards="x", train_split="train+unlabeled", folds=5), False, evaluated=False, run_seed=3)
+    pretrained = train_and_heldout(index, Data(shards="x", train_split="train+unlabeled", folds=5), False, is_evaluated=False, run_seed=3)
     assert np.array_equal(pretrained.test, whole.test) and not np.isin(pretrained.train, whole.test).any()
 
 

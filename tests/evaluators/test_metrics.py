@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
 
-from vitssl.evaluators.metrics import area_under_curve, calibration_error, of_predictions, top_k_correct
+from vitssl.evaluators.metrics import area_under_curve, calibration_error, prediction_metrics, top_k_correct
 
 
 def some(K: int, N: int = 200) -> tuple[np.ndarray, np.ndarray]:
@@ -66,7 +66,7 @@ def test_an_area_has_delongs_variance():
 def test_balanced_accuracy_and_f1_by_hand():
     """Three images of class 0, one of class 1; all are called 0 but one of the former."""
     probabilities_NK = np.array([[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]], dtype=np.float32)
-    found = of_predictions(probabilities_NK, np.array([0, 0, 0, 1]))
+    found = prediction_metrics(probabilities_NK, np.array([0, 0, 0, 1]))
     assert found["balanced_accuracy"] == pytest.approx(100 * (2 / 3 + 0) / 2)
     assert found["macro_f1"] == pytest.approx(100 * (2 / 3 + 0) / 2)
     assert area_under_curve(probabilities_NK, np.array([0, 0, 0, 1])).mean() == pytest.approx(2 / 3)
@@ -79,7 +79,7 @@ def test_balanced_accuracy_and_f1_equal_scikit_learns(K):
     """Of classes without an image too, some of which others are taken for."""
     probabilities_NK, labels_N = some(K, 60)
     labels_N[labels_N == 0] = 1
-    found, predicted_N = of_predictions(probabilities_NK, labels_N), probabilities_NK.argmax(1)
+    found, predicted_N = prediction_metrics(probabilities_NK, labels_N), probabilities_NK.argmax(1)
     assert found["balanced_accuracy"] == pytest.approx(100 * balanced_accuracy_score(labels_N, predicted_N))
     assert found["macro_f1"] == pytest.approx(100 * f1_score(labels_N, predicted_N, average="macro"))
 

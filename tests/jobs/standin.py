@@ -17,7 +17,7 @@ from pathlib import Path
 from vitssl import config
 from vitssl.config.evals import pending
 from vitssl.files import read_json, write_json
-from vitssl.training.stopping import asked
+from vitssl.training.stopping import is_stop_requested
 
 STEP_S = 0.1
 HELD_AT = 3
@@ -44,7 +44,7 @@ def main(folder: Path) -> int:
     with (folder / "starts.txt").open("a") as file:
         file.write(f"{step} {os.environ['PYTHONPATH'].split(os.pathsep)[0]}\n")
     while step < run.loop.max_steps:
-        if asked(os.environ["VITSSL_STOP_FILE"]):
+        if is_stop_requested(os.environ["VITSSL_STOP_FILE"]):
             return 75
         time.sleep(STEP_S)
         if step == HELD_AT and (folder.parent / "hold").exists():
@@ -64,7 +64,7 @@ def evaluate(folder: Path, run: config.Run) -> int:
     with (folder / "evaluations.txt").open("a") as file:
         file.write(f"{' '.join(missing)}\n")
     while missing:
-        if asked(os.environ["VITSSL_STOP_FILE"]):
+        if is_stop_requested(os.environ["VITSSL_STOP_FILE"]):
             return 75
         time.sleep(STEP_S)
         if results.exists() and (folder.parent / "hold").exists():

@@ -8,13 +8,13 @@ import torch
 from vitssl.config.objectives.gmml import MOST_BLOCKS, Cells, GmmlConfig
 from vitssl.objectives.corruption import (
     Blocks,
-    copied,
-    covering,
+    copy_blocks,
+    cover_area,
     draw_blocks,
     draw_other,
-    fill,
     first_cover,
     replacement,
+    upsample_cells,
 )
 
 PIXELS, PATCHES = Cells(224, 1, 67), Cells(14, 16, 67)
@@ -36,7 +36,7 @@ def slow_union(blocks: Blocks, image: int, area: float, count: int) -> torch.Ten
 def test_the_union_grows_block_by_block(cells, area):
     torch.manual_seed(0)
     blocks = draw_blocks(6, 70, cells)
-    masks, _ = covering(blocks, torch.full((6,), area), cells.count)
+    masks, _ = cover_area(blocks, torch.full((6,), area), cells.count)
     for image, mask in enumerate(masks):
         assert torch.equal(mask, slow_union(blocks, image, area, cells.count))
 
@@ -44,7 +44,7 @@ def test_the_union_grows_block_by_block(cells, area):
 def test_images_have_areas_of_their_own():
     torch.manual_seed(0)
     blocks, area_R = draw_blocks(5, 90, PATCHES), torch.linspace(0.1, 0.8, 5)
-    masks, _ = covering(blocks, area_R, 14)
+    masks, _ = cover_area(blocks, area_R, 14)
     assert all(torch.equal(masks[i], slow_union(blocks, i, float(area_R[i]), 14)) for i in range(5))
 
 
@@ -66,7 +66,7 @@ def test_images_of_any_size_are_covered_as_asked_and_not_whole(size_px, px, max_
     cells = GmmlConfig(align="patch", max_side=max_side).cells(size_px, px)
     R = 20 if cells.count > 100 else 400
     area_R = 0.5 + 0.25 * torch.rand(R)
-    share_R = covering(draw_blocks(R, cells.enough_blocks(0.75), cells), area_R, cells.count)[0].float().mean((1, 2))
+    share_R = cover_area(draw_blocks(R, cells.enough_blocks(0.75), cells), area_R, cells.count)[0].float().mean((1, 2))
     assert (share_R >= area_R - 1e-6).all() and (share_R < 1).float().mean() > 0.99
     assert share_R.mean().item() == pytest.approx(0.63, abs=0.03 + 0.5 / cells.count)
 
@@ -82,7 +82,7 @@ def test_statistics_of_gmmls_code(cells, area, mean, blocks):
     num_blocks = cells.enough_blocks(area[1])
     drawn = draw_blocks(R, num_blocks, cells)
     area_R = area[0] + (area[1] - area[0]) * torch.rand(R)
-    masks, first_RHW = covering(drawn, area_R, cells.count)
+    masks, first_RHW = cover_area(drawn, area_R, cells.count)
     share_R = masks.float().mean((1, 2))
     assert (share_R >= area_R - 1e-6).all() and (share_R < 1).all(), "enough blocks were drawn for every image"
     assert share_R.mean().item() == pytest.approx(mean, abs=0.01)
@@ -96,7 +96,7 @@ def test_no_block_begins_in_the_last_row_of_patches():
     """As in the code: 0.38 of the first row, 0.52 of the last one and 0.73 of the centre are covered."""
     torch.manual_seed(0)
     area_R = 0.5 + 0.25 * torch.rand(4000)
-    share_HW = covering(draw_blocks(4000, PATCHES.enough_blocks(0.75), PATCHES), area_R, 14)[0].float().mean(0)
+    share_HW = cover_area(draw_blocks(4000, PATCHES.enough_blocks(0.75), PATCHES), area_R, 14)[0].float().mean(0)
     assert [share_HW[row].mean().item() for row in (0, 13)] == pytest.approx([0.38, 0.52], abs=0.02)
     assert share_HW[6:8, 6:8].mean().item() == pytest.approx(0.73, abs=0.02)
 
@@ -126,9 +126,9 @@ def test_each_block_shows_another_place_of_its_image(px):
     place = torch.arange(8.0 * px)
     images = torch.stack(torch.meshgrid(place, place, indexing="ij")).expand(300, 2, -1, -1)  # of every pixel its row and its column
     blocks = draw_blocks(300, 60, cells)
-    mask, block_RHW = covering(blocks, torch.full((300,), 0.3), 8)
-    moved, offsets = copied(images, blocks, block_RHW, px) - images, set()
-    for by, own, shown in zip(moved, fill(block_RHW, px), fill(mask, px), strict=True):
+    mask, block_RHW = cover_area(blocks, torch.full((300,), 0.3), 8)
+    moved, offsets = copy_blocks(images, blocks, block_RHW, px) - images, set()
+    for by, own, shown in zip(moved, upsample_cells(block_RHW, px), upsample_cells(mask, px), strict=True):
         for block in own[shown].unique():
             (offset,) = by[:, (own == block) & shown].unique(dim=1).T.int().tolist()  # all of a block comes from one place
             offsets.add(tuple(offset))

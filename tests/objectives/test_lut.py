@@ -170,7 +170,7 @@ def test_cosine_distance_of_equal_orthogonal_and_opposite_vectors(make_run, sign
     objective = model.build(make_run(LUT), 10).objectives["lut"]
     ours = torch.eye(4)[:2].repeat(1, 2)
     theirs = sign * 7.5 * ours if sign else ours.roll(2, 1)
-    assert objective._compared(ours, theirs, torch.arange(len(ours))).item() == pytest.approx(distance, abs=1e-6)
+    assert objective._vector_distance(ours, theirs, torch.arange(len(ours))).item() == pytest.approx(distance, abs=1e-6)
 
 
 def test_each_view_has_batch_statistics_of_its_own(make_run):

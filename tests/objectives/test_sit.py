@@ -16,7 +16,7 @@ from vitssl.config.objectives.sit import SitConfig
 from vitssl.data.loading.batch import Batch
 from vitssl.objectives import inpainting, sit
 from vitssl.objectives.inpainting import blurred, draw_rectangles
-from vitssl.objectives.sit import turned
+from vitssl.objectives.sit import rotated
 
 PAIRS = {
     "sit/cls, reg": {"sit": {"view": "local", "out_dim": 8}},
@@ -39,7 +39,7 @@ def no_corruption(monkeypatch) -> None:
 
 def test_images_are_turned_as_rot90_does() -> None:
     images, quarters = torch.randn(8, 3, 5, 5), torch.tensor([0, 1, 2, 3, 3, 2, 1, 0])
-    for image, quarter, result in zip(images, quarters, turned(images, quarters), strict=True):
+    for image, quarter, result in zip(images, quarters, rotated(images, quarters), strict=True):
         assert torch.equal(result, torch.rot90(image, int(quarter), (1, 2)))
 
 
@@ -54,7 +54,7 @@ def test_blur_is_torchvisions_with_a_kernel_for_each_image() -> None:
 def test_rectangles_are_counted_until_the_sum_of_their_areas_is_reached() -> None:
     torch.manual_seed(0)
     drawn, area = draw_rectangles(torch.zeros(20, 3, 16, 16), 30, [0.1, 0.4]), torch.linspace(0, 0.5, 20)
-    used, union = drawn.until(area), drawn.union(drawn.until(area))
+    used, union = drawn.select_by_area(area), drawn.union(drawn.select_by_area(area))
     for i in range(20):
         covered, total, count = torch.zeros(16, 16, dtype=torch.bool), 0, 0
         while total < area[i] * 256:
@@ -71,7 +71,7 @@ def test_statistics_of_rectangles() -> None:
     sides = drawn.rows_RSH.sum(-1)
     assert sides.min() >= 11 and sides.max() == 56
     assert sides.float().mean().item() == pytest.approx(33.5 - 1.65, abs=0.3)  # the mean of 11 to 56, less what is cut off
-    used = drawn.until(torch.full((500,), 0.3))
+    used = drawn.select_by_area(torch.full((500,), 0.3))
     assert used.sum(1).max() < 54 and used.sum(1).float().mean().item() == pytest.approx(15.5, abs=0.5)
     first = drawn.rows_RSH[:, 0].float().mean(0)
     assert first[112] > 3 * first[0]
@@ -158,7 +158,9 @@ def test_terms_and_gradients_are_the_slow_loops(make_run, no_corruption) -> None
     expected = slow_terms(network, batch.views["main"], torch.randint(4, (8,)))
     for name, value in expected.items():
         torch.testing.assert_close(terms[name], value.detach())
-    slow_total = sum(torch.exp(-a * network.objectives["sit"].log_weights[name]) * expected[name] for name, a in sit.A.items())
+    slow_total = sum(
+        torch.exp(-a * network.objectives["sit"].log_weights[name]) * expected[name] for name, a in sit.UNCERTAINTY_FACTORS.items()
+    )
     slow_total = slow_total + sum(network.objectives["sit"].log_weights.values()) / 2
     torch.testing.assert_close(total, slow_total)
     parameters = tuple(network.parameters())

@@ -11,7 +11,7 @@ import scipy.stats
 from sklearn.metrics import roc_auc_score
 
 from tests.report.test_evaluations import predictions
-from vitssl.evaluators.metrics import area_under_curve, of_predictions
+from vitssl.evaluators.metrics import area_under_curve, prediction_metrics
 from vitssl.files import read_json, write_json
 from vitssl.report.findings.advice import next_steps, recommendation
 from vitssl.report.findings.sentences import findings, sentences
@@ -195,7 +195,7 @@ def subset(saved: Predictions, p_NK: np.ndarray, chosen_N: np.ndarray) -> Predic
 
 def test_what_images_add_has_the_metric_for_its_mean():
     saved, p_NK = drawn()
-    measured = of_predictions(p_NK, saved.labels_N) | {"loss": saved.loss_N.mean(), "top5": 100 * saved.top5_N.mean()}
+    measured = prediction_metrics(p_NK, saved.labels_N) | {"loss": saved.loss_N.mean(), "top5": 100 * saved.top5_N.mean()}
     measured["auc"] = 100 * np.mean([roc_auc_score(saved.labels_N == k, p_NK[:, k]) for k in range(p_NK.shape[1] - 1)])
     measured["top1"] = 100 * (saved.predicted_N == saved.labels_N).mean()
     for name, parts in PARTS.items():

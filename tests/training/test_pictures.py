@@ -14,7 +14,7 @@ from tests.objectives.conftest import declared
 from vitssl import config, model, train
 from vitssl.data.loading.batch import Batch
 from vitssl.data.loading.loader import EvalLoader
-from vitssl.objectives.masking import TokenMask, filled_in, normalize_patches, patchify
+from vitssl.objectives.masking import TokenMask, normalize_patches, patchify, reconstruction_images
 from vitssl.training import pictures
 from vitssl.training.train_state import TrainState
 
@@ -130,7 +130,7 @@ def test_normalised_predictions_get_their_patchs_mean_back(make_run):
     images_BCHW = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     mask = TokenMask(torch.zeros(2, 0, dtype=torch.int64), torch.ones(2, 16, dtype=torch.bool))
     cfg = config.active(make_run(NORMALIZED).objectives)["mae"]
-    _, given = filled_in(normalize_patches(patchify(images_BCHW, 2)), images_BCHW, mask, 2, cfg)
+    _, given = reconstruction_images(normalize_patches(patchify(images_BCHW, 2)), images_BCHW, mask, 2, cfg)
     assert torch.allclose(given, images_BCHW, atol=1e-3)
 
 

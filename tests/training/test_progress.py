@@ -170,12 +170,12 @@ def test_what_a_run_of_this_machines_launcher_says_is_kept(trained, monkeypatch)
 
 def test_a_line_of_the_log_is_written_once_with_the_means_of_its_steps() -> None:
     meter = Meter()
-    assert meter.line() is None
+    assert meter.pop_line() is None
     for loss in (1.0, 3.0):
         meter.add({"terms": {"ce": torch.tensor(2 * loss)}, "loss": {"loss": torch.tensor(loss), "grad_norm": torch.tensor(0.5)}})
     meter.add({"terms": {}, "weighted": {}, "loss": {"loss": torch.tensor(2.0), "grad_norm": torch.tensor(0.5)}})
-    step_s = meter.take(32, step=3)
+    step_s = meter.begin_line(32, step=3)
     meter.add({"terms": {"ce": torch.tensor(9.0)}, "loss": {"loss": torch.tensor(9.0), "grad_norm": torch.tensor(9.0)}})
-    line, means = meter.line(), {"loss": 2.0, "grad_norm": 0.5, "terms": {"ce": 4.0}, "weighted": {}}
+    line, means = meter.pop_line(), {"loss": 2.0, "grad_norm": 0.5, "terms": {"ce": 4.0}, "weighted": {}}
     assert line == {"step": 3, **means, "images_per_s": pytest.approx(32 / step_s)}, "a term is a mean over the steps that had it"
-    assert meter.line() is None
+    assert meter.pop_line() is None

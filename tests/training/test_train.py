@@ -116,9 +116,11 @@ def test_views_of_several_steps_made_together_train_as_those_of_each(folder, tmp
     assert train.main([str(alone)]) == 0
     monkeypatch.setitem(pipeline.MOST_AT_ONCE, "cpu", 3)
     monkeypatch.setitem(pipeline.CHUNK_FLOATS, "cpu", 10**9)
-    made, of, slices = [], pipeline.TrainViews.of, 2 if cut else 1
+    made, make_batches, slices = [], pipeline.TrainViews.make_batches, 2 if cut else 1
     number = lambda raw: raw.step * slices + raw.rows.start // 16  # noqa: E731
-    monkeypatch.setattr(pipeline.TrainViews, "of", lambda self, raws: made.append([number(raw) for raw in raws]) or of(self, raws))
+    monkeypatch.setattr(
+        pipeline.TrainViews, "make_batches", lambda self, raws: made.append([number(raw) for raw in raws]) or make_batches(self, raws)
+    )
     assert train.main([str(together)]) == 0
     assert made == [[*range(first, min(first + 3, 20 * slices))] for first in range(0, 20 * slices, 3)]
     whole = made.copy()

@@ -15,7 +15,7 @@ from torchvision.transforms import AutoAugment, AutoAugmentPolicy
 from vitssl.config import ConfigError
 from vitssl.data.loading.batch import RawBatch
 from vitssl.views import color, image_op
-from vitssl.views.augment import ARGUMENTS, CIFAR_ARGUMENTS, GEOMETRY, NONE, OPERATIONS, Policy, SampledOps, affine, parse
+from vitssl.views.augment import ARGUMENTS, CIFAR_ARGUMENTS, GEOMETRY, NONE, OPERATIONS, Policy, SampledOps, affine, parse_policy
 from vitssl.views.image_op import apply
 from vitssl.views.random import StepRandom
 
@@ -61,13 +61,13 @@ def carry_out(made: SampledOps, pixels: torch.Tensor, interpolation: str = "bili
 
 
 def test_auto_augment_is_timms_table():
-    policy = parse("original")
+    policy = parse_policy("original")
     theirs = [(op.name, op.prob, op.magnitude) for pair in timm_ops.auto_augment_policy_original(None) for op in pair]
     assert policy.entries == theirs and policy.rows.tolist() == [[2 * i, 2 * i + 1] for i in range(25)]
 
 
 def test_cifar10_is_the_papers_table():
-    ours = [(OPERATIONS.index(ARGUMENTS[name][0]), p, m) for name, p, m in parse("cifar10").entries]
+    ours = [(OPERATIONS.index(ARGUMENTS[name][0]), p, m) for name, p, m in parse_policy("cifar10").entries]
     theirs = [step for pair in AutoAugment()._get_policies(AutoAugmentPolicy.CIFAR10) for step in pair]
     assert len(ours) == len(theirs) == 50
     for (operation, p, magnitude), (name, their_p, their_magnitude) in zip(ours, theirs, strict=True):
@@ -95,7 +95,7 @@ def cifar_argument(operation: str, magnitude: int, sign: int) -> float:
 
 
 def test_cifar10_has_ten_levels_for_each_operation():
-    policy = parse("cifar10")
+    policy = parse_policy("cifar10")
     for name, _, magnitude in policy.entries:
         operation, argument = policy.arguments[name]
         for sign in (-1, 1):
@@ -110,7 +110,7 @@ def test_cifar10_has_ten_levels_for_each_operation():
 
 
 def test_cifar10_draws_signs_as_often_as_not():
-    made = parse("cifar10").sample(step_random(40_000))
+    made = parse_policy("cifar10").sample(step_random(40_000))
     for name, neutral in (("TranslateY", 0), ("ShearY", 0), ("Sharpness", 1), ("Brightness", 1)):
         argument = made.argument_BT[made.operation_BT == OPERATIONS.index(name)]
         assert (argument > neutral).mean() == pytest.approx(0.5, abs=0.04)
@@ -120,7 +120,7 @@ def test_cifar10_draws_signs_as_often_as_not():
 
 @pytest.mark.parametrize(("text", "increasing"), [("rand-m9-mstd0.5-inc1", True), ("rand-m7-n3-p0.7", False), ("rand", False)])
 def test_rand_augment_is_timms(text, increasing):
-    ours, theirs = parse(text), timm_ops.rand_augment_transform(text, {})
+    ours, theirs = parse_policy(text), timm_ops.rand_augment_transform(text, {})
     assert ours.independent and ours.rows.shape == (15, theirs.num_layers)
     assert ours.entries == [(op.name, op.prob, op.magnitude) for op in theirs.ops]
     assert {op.magnitude_std for op in theirs.ops} == {ours.magnitude_std}
@@ -129,7 +129,7 @@ def test_rand_augment_is_timms(text, increasing):
 @pytest.mark.parametrize("text", ["rand-x3", "rand-m", "rand-m9-t1a", "originalr", "augmix-m3"])
 def test_unknown_policies_are_refused(text):
     with pytest.raises(ConfigError, match=r"^auto_augment: .*none of"):
-        parse(text)
+        parse_policy(text)
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
@@ -145,7 +145,7 @@ def test_arguments_are_timms(name, monkeypatch):
 
 def test_draws_follow_the_policy():
     images = 30_000
-    made = parse("rand-m9-mstd0.5-inc1").sample(step_random(images))
+    made = parse_policy("rand-m9-mstd0.5-inc1").sample(step_random(images))
     assert (made.operation_BT == NONE).mean() == pytest.approx(0.5, abs=0.01)
     shares = [(made.operation_BT == k).mean() for k in range(len(OPERATIONS))]
     assert shares == pytest.approx([1 / 30] * 15, abs=0.003)
@@ -167,7 +167,7 @@ def test_auto_augment_draws_whole_rows():
 
 
 def test_uniform_magnitudes_above_a_std_of_100():
-    degrees = parse("rand-m8-mstd101-p1").sample(step_random(20_000))
+    degrees = parse_policy("rand-m8-mstd101-p1").sample(step_random(20_000))
     degrees = np.abs(degrees.argument_BT[degrees.operation_BT == OPERATIONS.index("Rotate")])
     assert degrees.max() < 24 and np.histogram(degrees, 4, (0, 24))[0] / len(degrees) == pytest.approx([0.25] * 4, abs=0.03)
 
@@ -221,7 +221,7 @@ def test_two_geometric_steps_are_one_map():
 
 def test_affine_maps_compose_in_the_order_of_the_steps():
     moved, turned = affine("TranslateX", np.array([0.25]), 8)[0], affine("Rotate", np.array([90]), 8)[0]
-    made, _ = sampled([("TranslateX", 0.25), ("Rotate", 90)]).geometry(8)
+    made, _ = sampled([("TranslateX", 0.25), ("Rotate", 90)]).affine_maps(8)
     assert made[0] == pytest.approx(moved @ turned)
     assert made[0] @ [4, 4, 1] == pytest.approx([6, 4, 1])  # the centre shows what the translation put there
 

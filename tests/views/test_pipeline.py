@@ -14,9 +14,9 @@ from torchvision.transforms import functional as tv
 
 from vitssl.config import Blur, ColorOp, ColorStep, ConfigError, Gray, Jitter, Solarize, View
 from vitssl.data.loading.batch import RawBatch
-from vitssl.data.pixels.layout import places, shape_of
+from vitssl.data.pixels.layout import shape_of, unbind_images
 from vitssl.views import EvalView, TrainViews
-from vitssl.views.augment import parse
+from vitssl.views.augment import parse_policy
 from vitssl.views.color_steps import color_ops
 from vitssl.views.crop import crop_windows, random_resized
 from vitssl.views.erase import erase_at_once, erase_one_by_one
@@ -141,7 +141,7 @@ def test_policies_and_colours_are_carried_out_on_the_crops():
     view = View(auto_augment="original", color=[ColorStep(gray=Gray(prob=0.5))])
     crops = levels(views(main=View())(raw_batch()).views["main"]).round()
     random, fill = StepRandom(0, "main", 1, raw_batch()), (torch.tensor(MEAN) * 255).round()
-    image_ops = [*parse("original").sample(random).image_ops(24, fill, "bicubic"), *color_ops(view.color, random)]
+    image_ops = [*parse_policy("original").sample(random).image_ops(24, fill, "bicubic"), *color_ops(view.color, random)]
     apply(image_ops, crops, ALL)
     assert len(image_ops) > 3 and torch.allclose(levels(views(main=view)(raw_batch()).views["main"]), crops, atol=0.01)
 
@@ -257,7 +257,7 @@ def test_views_on_a_gpu_equal_the_cpus_and_never_wait_for_it():
 
 def flat(raw: RawBatch) -> RawBatch:
     """The same images without padding."""
-    return dataclasses.replace(raw, pixels=torch.cat([image.flatten() for image in places(raw.pixels, raw.sizes_B2.numpy())]))
+    return dataclasses.replace(raw, pixels=torch.cat([image.flatten() for image in unbind_images(raw.pixels, raw.sizes_B2.numpy())]))
 
 
 @pytest.mark.parametrize("chunk", [1, 3 * 100 * 100, 3 * 10**9])
@@ -313,7 +313,7 @@ def test_views_of_several_slices_are_those_of_each(monkeypatch, of_flat, chunk, 
     make = views(main=mixing, small=View(size=10, count=3, erasing_prob=0.5), resized=View(crop="resize"))
     expected = [make(raw) for raw in raws]
     monkeypatch.setitem(CHUNK_FLOATS, "cpu", chunk)
-    for found, alone in zip(make.of(raws), expected, strict=True):
+    for found, alone in zip(make.make_batches(raws), expected, strict=True):
         assert torch.equal(found.index_B, alone.index_B) and found.labelled == alone.labelled and found.views.keys() == alone.views.keys()
         for name, view in alone.views.items():
             assert found.views[name].shape == view.shape and found.views[name].is_contiguous()
@@ -326,6 +326,6 @@ def test_views_of_several_slices_are_those_of_each(monkeypatch, of_flat, chunk, 
 def test_a_gpu_makes_small_batches_together_and_large_ones_alone():
     make = views(size=224, device=torch.device("meta"), main=View())
     make._device = torch.device("cuda")
-    assert [make.at_once(size, 32 * 32) for size in (1, 32, 64, 100, 128, 200, 1024)] == [8, 8, 8, 5, 4, 2, 1]
-    assert [make.at_once(8, px) for px in (500 * 375, 4000 * 3000)] == [8, 1]
-    assert [views(size=224, main=View()).at_once(size, 32 * 32) for size in (1, 1024)] == [1, 1]
+    assert [make.slices_at_once(size, 32 * 32) for size in (1, 32, 64, 100, 128, 200, 1024)] == [8, 8, 8, 5, 4, 2, 1]
+    assert [make.slices_at_once(8, px) for px in (500 * 375, 4000 * 3000)] == [8, 1]
+    assert [views(size=224, main=View()).slices_at_once(size, 32 * 32) for size in (1, 1024)] == [1, 1]

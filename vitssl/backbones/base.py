@@ -75,16 +75,16 @@ class Features:
         pooled = [parts[part]() for part in pool.split("+")]
         return pooled[0] if len(pooled) == 1 else torch.cat(pooled, dim=1)
 
-    def of_images(self, rows: slice) -> Features:
+    def select_images(self, rows: slice) -> Features:
         """Return the features of the images in ``rows``, without their intermediates."""
         selection_BJN = None if self.selection_BJN is None else self.selection_BJN[rows]
         return Features(self.prefix_BPD[rows], self.tokens_BND[rows], self.extra_BJD[rows], self.grid, selection_BJN=selection_BJN)
 
-    def normed(self, norm: Callable[[Tensor], Tensor]) -> Features:
+    def apply_norm(self, norm: Callable[[Tensor], Tensor]) -> Features:
         """Return the tokens after ``norm``, without the intermediates."""
-        return self.holding(norm(self.sequence()))
+        return self.with_sequence(norm(self.sequence()))
 
-    def holding(self, sequence_BTD: Tensor, **more: Any) -> Features:
+    def with_sequence(self, sequence_BTD: Tensor, **more: Any) -> Features:
         """Return features that hold ``sequence_BTD``, split into as many prefix, patch and extra tokens as here.
 
         Intermediates are left out unless ``more``, which sets the remaining fields, contains them.
@@ -259,12 +259,12 @@ class IsotropicTransformer(Backbone):
         intermediates, sequence = {}, tokens.sequence()
         for i, block in enumerate(self.blocks):
             if str(i) in self.inserted:
-                tokens = self.inserted[str(i)](tokens.holding(sequence))
+                tokens = self.inserted[str(i)](tokens.with_sequence(sequence))
                 sequence = tokens.sequence()
             sequence = block(sequence)
             if i in out_indices:
-                intermediates[i] = tokens.holding(sequence)
-        return tokens.holding(self.norm(sequence), intermediates=intermediates)
+                intermediates[i] = tokens.with_sequence(sequence)
+        return tokens.with_sequence(self.norm(sequence), intermediates=intermediates)
 
     def convert_state_dict(self, state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
         for block, part in self.inserted.items():

@@ -58,26 +58,26 @@ VARIANTS = {
 }
 
 
-class Places(NamedTuple):
+class GridPositions(NamedTuple):
     """The positions of a pass's tokens on a grid."""
 
     grid: tuple[int, int]  # rows, columns
     index_BM: Tensor | None = None  # positions, counted row by row; None: all of them in this order
 
-    def take(self, map_BDhw: Tensor) -> Tensor:
+    def gather(self, map_BDhw: Tensor) -> Tensor:
         """Return the tokens (B, M, D) of a map at these positions."""
         tokens_BND = map_BDhw.flatten(2).transpose(1, 2)
-        return tokens_BND if self.index_BM is None else layers.take(tokens_BND, self.index_BM)
+        return tokens_BND if self.index_BM is None else layers.gather_tokens(tokens_BND, self.index_BM)
 
-    def put(self, tokens_BMD: Tensor) -> Tensor:
+    def scatter(self, tokens_BMD: Tensor) -> Tensor:
         """Return the map (B, D, h, w) with the tokens at these positions, and zero elsewhere."""
         if self.index_BM is not None:
             empty = tokens_BMD.new_zeros(len(tokens_BMD), self.grid[0] * self.grid[1], tokens_BMD.shape[2])
-            tokens_BMD = layers.put(empty, self.index_BM, tokens_BMD)
+            tokens_BMD = layers.scatter_tokens(empty, self.index_BM, tokens_BMD)
         return tokens_BMD.transpose(1, 2).unflatten(2, self.grid)
 
 
-def refine(keep_BM: Tensor | None, grid: tuple[int, int], factor: int) -> Places:
+def fine_positions(keep_BM: Tensor | None, grid: tuple[int, int], factor: int) -> GridPositions:
     """Return the positions that the kept cells of ``grid`` cover on a grid with ``factor`` times as many rows and columns.
 
     Args:
@@ -87,14 +87,14 @@ def refine(keep_BM: Tensor | None, grid: tuple[int, int], factor: int) -> Places
     """
     rows, columns = grid[0] * factor, grid[1] * factor
     if keep_BM is None:
-        return Places((rows, columns))
+        return GridPositions((rows, columns))
     offsets = torch.arange(factor, device=keep_BM.device)
     row_BMf1 = ((keep_BM // grid[1]) * factor)[..., None, None] + offsets[:, None]
     column_BM1f = ((keep_BM % grid[1]) * factor)[..., None, None] + offsets
-    return Places((rows, columns), (row_BMf1 * columns + column_BM1f).flatten(1))
+    return GridPositions((rows, columns), (row_BMf1 * columns + column_BM1f).flatten(1))
 
 
-def key_places(keep_BM: Tensor | None, grid: tuple[int, int], factor: int) -> Places:
+def key_positions(keep_BM: Tensor | None, grid: tuple[int, int], factor: int) -> GridPositions:
     """Return the positions of a stage's keys and values: every second row and column of its grid.
 
     If only some cells are kept, stages before the last one have keys and values only inside them, whose windows together see every token
@@ -107,8 +107,8 @@ def key_places(keep_BM: Tensor | None, grid: tuple[int, int], factor: int) -> Pl
         factor: how many times as many rows and columns the stage has.
     """
     if factor > 1:
-        return refine(keep_BM, grid, factor // 2)
-    return Places(((grid[0] + 1) // 2, (grid[1] + 1) // 2))
+        return fine_positions(keep_BM, grid, factor // 2)
+    return GridPositions(((grid[0] + 1) // 2, (grid[1] + 1) // 2))
 
 
 class ConvEmbed(nn.Module):
@@ -119,8 +119,8 @@ class ConvEmbed(nn.Module):
         self.proj = nn.Conv2d(in_dim, dim, kernel, stride, padding)
         self.norm = norm
 
-    def forward(self, map_BCHW: Tensor, places: Places) -> Tensor:
-        return self.norm(places.take(self.proj(map_BCHW)))
+    def forward(self, map_BCHW: Tensor, positions: GridPositions) -> Tensor:
+        return self.norm(positions.gather(self.proj(map_BCHW)))
 
 
 class ConvProjection(nn.Module):
@@ -131,8 +131,8 @@ class ConvProjection(nn.Module):
         self.conv = nn.Conv2d(dim, dim, 3, stride, padding=1, groups=dim, bias=False)
         self.bn = norms.BatchNorm1d(dim)
 
-    def forward(self, map_BDhw: Tensor, places: Places) -> Tensor:
-        tokens_BMD = places.take(self.conv(map_BDhw))
+    def forward(self, map_BDhw: Tensor, positions: GridPositions) -> Tensor:
+        tokens_BMD = positions.gather(self.conv(map_BDhw))
         # normalised as a matrix, since torch may compute a wrong gradient for a map of width 1 (see `norms`)
         return self.bn(tokens_BMD.flatten(0, 1)).view(tokens_BMD.shape)
 
@@ -153,12 +153,12 @@ class ConvAttention(nn.Module):
             setattr(self, f"proj_{part}", nn.Linear(dim, len(part) * dim, bias=variant.qkv_bias))
         self.proj = nn.Linear(dim, dim)
 
-    def forward(self, tokens: Tensor, places: Places, keys: Places) -> Tensor:
+    def forward(self, tokens: Tensor, positions: GridPositions, keys: GridPositions) -> Tensor:
         prefix_BPD, patches_BMD = tokens.tensor_split([self.num_prefix_tokens], dim=1)
-        map_BDhw = places.put(patches_BMD)
+        map_BDhw = positions.scatter(patches_BMD)
         qkv = []
         for part in self.parts:
-            convolved = getattr(self, f"conv_proj_{part}")(map_BDhw, places if part == "q" else keys)
+            convolved = getattr(self, f"conv_proj_{part}")(map_BDhw, positions if part == "q" else keys)
             projected = getattr(self, f"proj_{part}")(torch.cat([prefix_BPD, convolved], dim=1))
             qkv += projected.unflatten(2, (len(part), self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind()  # each (B, A, P + M, d)
         q, k, v = qkv
@@ -179,8 +179,8 @@ class Block(nn.Module):
         self.mlp = Mlp(dim, int(dim * mlp_ratio), act_layer=variant.activation)
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, tokens: Tensor, places: Places, keys: Places) -> Tensor:
-        tokens = tokens + self.drop_path(self.attn(self.norm1(tokens), places, keys))
+    def forward(self, tokens: Tensor, positions: GridPositions, keys: GridPositions) -> Tensor:
+        tokens = tokens + self.drop_path(self.attn(self.norm1(tokens), positions, keys))
         return tokens + self.drop_path(self.mlp(self.norm2(tokens)))
 
 
@@ -191,12 +191,12 @@ class Stage(nn.Module):
         super().__init__()
         self.patch_embed, self.blocks, self.cls_token = patch_embed, nn.ModuleList(blocks), cls_token
 
-    def forward(self, map_BCHW: Tensor, places: Places, keys: Places) -> Tensor:
-        tokens = self.patch_embed(map_BCHW, places)
+    def forward(self, map_BCHW: Tensor, positions: GridPositions, keys: GridPositions) -> Tensor:
+        tokens = self.patch_embed(map_BCHW, positions)
         if self.cls_token is not None:
             tokens = torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], dim=1)
         for block in self.blocks:
-            tokens = block(tokens, places, keys)
+            tokens = block(tokens, positions, keys)
         return tokens
 
 
@@ -246,15 +246,15 @@ class CvT(Backbone):
         assert mask_BN is None, "config lets no objective put a mask token here"
         map_BCHW, grid = embedded
         if keep_BM is not None:
-            pixels = refine(keep_BM, grid, self.stride)
-            map_BCHW = pixels.put(pixels.take(map_BCHW))
+            pixels = fine_positions(keep_BM, grid, self.stride)
+            map_BCHW = pixels.scatter(pixels.gather(map_BCHW))
         intermediates = {}
         for i, stride in enumerate(self.strides):
             factor = self.stride // stride
-            places = refine(keep_BM, grid, factor)
-            tokens = getattr(self, f"stage{i}")(map_BCHW, places, key_places(keep_BM, grid, factor))
+            positions = fine_positions(keep_BM, grid, factor)
+            tokens = getattr(self, f"stage{i}")(map_BCHW, positions, key_positions(keep_BM, grid, factor))
             if factor > 1:
-                map_BCHW = places.put(tokens)
+                map_BCHW = positions.scatter(tokens)
             if i in out_indices:
                 intermediates[i] = Features.of_map(map_BCHW) if factor > 1 else Features.split(tokens, self.num_prefix_tokens, 0, grid)
         return Features.split(self.norm(tokens), self.num_prefix_tokens, 0, grid, intermediates=intermediates)

@@ -25,12 +25,12 @@ def no_autocast(values: Tensor) -> AbstractContextManager[Any]:
     return nullcontext() if device == "meta" else torch.autocast(device, enabled=False)
 
 
-def take(tokens_BND: Tensor, index_BM: Tensor) -> Tensor:
+def gather_tokens(tokens_BND: Tensor, index_BM: Tensor) -> Tensor:
     """Return the tokens at ``index_BM``, (B, M, D)."""
     return tokens_BND.gather(1, index_BM[..., None].expand(-1, -1, tokens_BND.shape[-1]))
 
 
-def put(tokens_BND: Tensor, index_BM: Tensor, replaced_BMD: Tensor) -> Tensor:
+def scatter_tokens(tokens_BND: Tensor, index_BM: Tensor, replaced_BMD: Tensor) -> Tensor:
     """Return the tokens with those at ``index_BM`` replaced by ``replaced_BMD``; the indices of an image must be distinct."""
     return tokens_BND.scatter(1, index_BM[..., None].expand(-1, -1, tokens_BND.shape[-1]), replaced_BMD)
 
@@ -97,21 +97,21 @@ def make_blocks(
     return nn.ModuleList(make(drop_path=rate) for rate in drop_path_rates(drop_path, depth))
 
 
-def init_linear(module: nn.Module, how: str) -> None:
+def init_linear(module: nn.Module, init: str) -> None:
     """Initialise every Linear in ``module`` by timm's truncated normal (DeiT) or xavier-uniform (MAE); biases become zero."""
     for part in module.modules():
         if isinstance(part, nn.Linear):
-            trunc_normal_(part.weight, std=0.02) if how == "trunc_normal" else nn.init.xavier_uniform_(part.weight)
+            trunc_normal_(part.weight, std=0.02) if init == "trunc_normal" else nn.init.xavier_uniform_(part.weight)
             if part.bias is not None:
                 nn.init.zeros_(part.bias)
 
 
-def init_patch_projection(projection: nn.Conv2d | nn.Linear, how: str) -> None:
+def init_patch_projection(projection: nn.Conv2d | nn.Linear, init: str) -> None:
     """Initialise the projection from patch to token, by lecun-normal as in timm or by xavier-uniform as in MAE.
 
     Xavier-uniform applies to the flattened weight, and the bias keeps torch's default, as in MAE.
     """
-    if how == "xavier":
+    if init == "xavier":
         nn.init.xavier_uniform_(projection.weight.view(projection.weight.shape[0], -1))
     else:
         fan_in = projection.weight[0].numel()

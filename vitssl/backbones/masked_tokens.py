@@ -89,7 +89,7 @@ class Selection(Part):
         super().__init__()
         self.cfg = cfg
         self.query_JD = None if cfg.selection == "random" else nn.Parameter(torch.empty(cfg.count, embed_dim))
-        self._kept: dict[tuple[int, torch.device], Tensor] = {}
+        self._cached_scores: dict[tuple[int, torch.device], Tensor] = {}
         if self.query_JD is not None:
             trunc_normal_(self.query_JD, std=cfg.query_std)
 
@@ -107,18 +107,18 @@ class Selection(Part):
             B, J, N = len(tokens_BND), self.cfg.count, tokens_BND.shape[1]
             if self.training:
                 return torch.rand(B, J, N, device=tokens_BND.device)
-            return self._same_scores(J, N, tokens_BND.device).expand(B, -1, -1)
+            return self._fixed_scores(J, N, tokens_BND.device).expand(B, -1, -1)
         if self.cfg.scores == "normed":
             tokens_BND = F.layer_norm(tokens_BND, tokens_BND.shape[-1:])
         # a score of 3 is off by up to 0.008 in bfloat16, which is much at a temperature of 0.1
         with no_autocast(tokens_BND):
             return upcast(self.query_JD) @ upcast(tokens_BND).transpose(1, 2)
 
-    def _same_scores(self, J: int, N: int, device: torch.device) -> Tensor:
+    def _fixed_scores(self, J: int, N: int, device: torch.device) -> Tensor:
         """Return the random scores of evaluation, (1, J, N), cached because a recorded pass must not copy from the host."""
-        if (N, device) not in self._kept:
-            self._kept[N, device] = torch.rand(1, J, N, generator=torch.Generator().manual_seed(0)).to(device)
-        return self._kept[N, device]
+        if (N, device) not in self._cached_scores:
+            self._cached_scores[N, device] = torch.rand(1, J, N, generator=torch.Generator().manual_seed(0)).to(device)
+        return self._cached_scores[N, device]
 
     def weights(self, tokens_BND: Tensor) -> Tensor:
         """Return the weight of each patch token in each masked token, (B, J, N)."""

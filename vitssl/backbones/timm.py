@@ -44,12 +44,12 @@ class TimmNetwork(Backbone):
         output = _output(cfg, size_px)
         self.num_prefix_tokens = getattr(self.network, "num_prefix_tokens", 0) if output.dim() == 3 else 0
         self._channels_last = output.dim() == 4 and getattr(self.network, "output_fmt", "NCHW") == "NHWC"
-        self._name, self._only_px = cfg.network, size_px if _is_of_one_size(cfg) else None
+        self._name, self._fixed_px = cfg.network, size_px if _is_fixed_size(cfg) else None
         self.embed_dim = output.shape[1 if output.dim() == 4 and not self._channels_last else -1]
         self.strides, self.widths, self.norm = (config.stride_px(cfg),), (self.embed_dim,), nn.Identity()
         _check_grid(cfg, size_px, self.features(output, self.grid(size_px)))
         # in evaluation mode some networks cache values computed from parameters, but a teacher's parameters change in this mode
-        self._caching = tuple(part for part in self.network.modules() if hasattr(part, "attention_bias_cache"))
+        self._caching_modules = tuple(part for part in self.network.modules() if hasattr(part, "attention_bias_cache"))
         self._layer_ids = _layer_ids(self.network)
 
     @cached_property
@@ -64,8 +64,8 @@ class TimmNetwork(Backbone):
         Raises:
             ConfigError: the network takes images of one size only, and these have another.
         """
-        if self._only_px not in (None, images_BCHW.shape[-1]):
-            reason = f"{self._name} takes images of {self._only_px} px alone, and a view has {images_BCHW.shape[-1]} px"
+        if self._fixed_px not in (None, images_BCHW.shape[-1]):
+            reason = f"{self._name} takes images of {self._fixed_px} px alone, and a view has {images_BCHW.shape[-1]} px"
             raise ConfigError(f"{reason}; give data.views the same sizes, or take a network for any size", FIELD)
         return Embedded(images_BCHW, self.grid_of(images_BCHW))
 
@@ -73,12 +73,12 @@ class TimmNetwork(Backbone):
         self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, out_indices: tuple[int, ...] = ()
     ) -> Features:
         assert keep_BM is None and mask_BN is None, "config lets no objective hide tokens of a network of timm"
-        for part in self._caching:
+        for part in self._caching_modules:
             part.attention_bias_cache = {}
         features = self.features(self.network(embedded.tokens), embedded.grid)
         if features.grid != embedded.grid:
             raise ConfigError(f"{self._name} has {features.grid} tokens of an image in which {embedded.grid} are expected", FIELD)
-        return features.holding(features.sequence(), intermediates=dict.fromkeys(out_indices, features))
+        return features.with_sequence(features.sequence(), intermediates=dict.fromkeys(out_indices, features))
 
     def features(self, output: Tensor, grid: tuple[int, ...]) -> Features:
         """Make features of the ``output`` of timm's network, a map or tokens."""
@@ -125,7 +125,7 @@ def _layer_ids(network: nn.Module) -> dict[str, int]:
 
 def arguments(cfg: config.BackboneConfig, size_px: int) -> dict[str, Any]:
     """Return the keyword arguments of ``timm.create_model``."""
-    size_options = {"img_size": size_px} if _is_of_one_size(cfg) else {}
+    size_options = {"img_size": size_px} if _is_fixed_size(cfg) else {}
     return {"num_classes": 0, "global_pool": "", **size_options, **({"drop_path_rate": cfg.drop_path} if cfg.drop_path else {})}
 
 
@@ -143,7 +143,7 @@ def create(cfg: config.BackboneConfig, size_px: int) -> nn.Module:
         if suggestions := closest(name, timm.list_models()):
             raise unknown(name, [], FIELD, also=suggestions)
         raise ConfigError(f"{name!r} is not known (timm.list_models() lists the names)", FIELD)
-    with _refusals(cfg, size_px):
+    with _timm_errors(cfg, size_px):
         network = timm.create_model(name, **arguments(cfg, size_px))
     _leave_dropout_to_the_run(network, cfg.drop_path)
     return network
@@ -164,14 +164,14 @@ def _leave_dropout_to_the_run(network: nn.Module, drop_path: float) -> None:
             part.drop_prob = 0.0
 
 
-def _is_of_one_size(cfg: config.BackboneConfig) -> bool:
+def _is_fixed_size(cfg: config.BackboneConfig) -> bool:
     """Whether the network takes images of one size only."""
     pretrained = timm.get_pretrained_cfg(cfg.timm_model)
     return pretrained is not None and pretrained.fixed_input_size
 
 
 @contextmanager
-def _refusals(cfg: config.BackboneConfig, size_px: int) -> Iterator[None]:
+def _timm_errors(cfg: config.BackboneConfig, size_px: int) -> Iterator[None]:
     """Return a context that turns the various errors of timm's code into a ConfigError."""
     try:
         yield
@@ -189,7 +189,7 @@ def _output(cfg: config.BackboneConfig, size_px: int) -> Tensor:
     """
     with torch.device("meta"), torch.no_grad():
         network, image = create(cfg, size_px).eval(), torch.zeros(1, 3, size_px, size_px)
-        with _refusals(cfg, size_px):
+        with _timm_errors(cfg, size_px):
             output = network(image)
     if not isinstance(output, Tensor) or output.dim() not in (3, 4) or (output.dim() == 3 and output.shape[1] == 1):
         raise ConfigError(f"{cfg.timm_model} ends neither in a map nor in tokens", FIELD)

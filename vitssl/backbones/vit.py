@@ -57,11 +57,11 @@ class ViT(IsotropicTransformer):
         self.norm = nn.LayerNorm(self.embed_dim, eps=1e-6)
         self._init(cfg.init, cfg.cls_token_std)
 
-    def _init(self, how: str, cls_token_std: float | None) -> None:
-        layers.init_linear(self, how)
-        layers.init_patch_projection(self.patch_embed.proj, how)
+    def _init(self, init: str, cls_token_std: float | None) -> None:
+        layers.init_linear(self, init)
+        layers.init_patch_projection(self.patch_embed.proj, init)
         # timm initialises the cls token with almost zero, MAE with N(0, 0.02)
-        default_std = 1e-6 if how == "trunc_normal" else 0.02
+        default_std = 1e-6 if init == "trunc_normal" else 0.02
         nn.init.normal_(self.cls_token, std=default_std if cls_token_std is None else cls_token_std)
         if self.reg_token is not None:
             nn.init.normal_(self.reg_token, std=default_std if cls_token_std is None else cls_token_std)
@@ -86,7 +86,7 @@ class ViT(IsotropicTransformer):
             hidden = (self.mask_token + self._positions(grid)).to(tokens.dtype)
             tokens = torch.where(mask_BN[..., None], hidden, tokens)
         if keep_BM is not None:
-            tokens = layers.take(tokens, keep_BM)
+            tokens = layers.gather_tokens(tokens, keep_BM)
         prefix = self.cls_token if self.reg_token is None else torch.cat([self.cls_token, self.reg_token], dim=1)
         prefix_BPD = (prefix + self.pos_embed[:, : self.num_prefix_tokens]).expand(len(tokens), -1, -1)
         return self._transform(Features(prefix_BPD, tokens, tokens[:, :0], grid), out_indices)

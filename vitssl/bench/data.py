@@ -24,9 +24,9 @@ from vitssl.data import shards
 from vitssl.data.index import Index, load_index
 from vitssl.data.loading.batch import Batch, RawBatch
 from vitssl.data.loading.loader import TrainLoader
-from vitssl.data.loading.on_stream import groups, on_own_stream
+from vitssl.data.loading.on_stream import on_own_stream, slice_groups
 from vitssl.data.loading.subset import train_and_heldout
-from vitssl.data.pixels.layout import places
+from vitssl.data.pixels.layout import unbind_images
 from vitssl.data.sources.opening import open_source
 from vitssl.views import TrainViews
 
@@ -88,7 +88,7 @@ def main_view(index: Index, view: dict[str, Any], device: torch.device) -> Train
 def augmenting(raw: RawBatch, index: Index, view: dict[str, Any], together: int = 1) -> Callable[[], list[Batch]]:
     """Return a function that makes the view of ``together`` copies of a batch on its device, with new random numbers each time."""
     views, steps = main_view(index, view, raw.pixels.device), count()
-    return lambda: views.of([replace(raw, step=next(steps)) for _ in range(together)])
+    return lambda: views.make_batches([replace(raw, step=next(steps)) for _ in range(together)])
 
 
 def _speed(bench: Bench, raw: RawBatch, index: Index, view: dict[str, Any]) -> Callable[[], float]:
@@ -102,7 +102,7 @@ def _views_against_timm(bench: Bench, view: dict[str, Any], timm_options: dict[s
     raw, index = _batch(bench)
     common = {"interpolation": "bicubic", "mean": index.mean, "std": index.std, "color_jitter": None}
     transform = create_transform(224, is_training=True, **common, **timm_options)
-    pictures = [torchvision.transforms.functional.to_pil_image(image) for image in places(raw.pixels, raw.sizes_B2.numpy())]
+    pictures = [torchvision.transforms.functional.to_pil_image(image) for image in unbind_images(raw.pixels, raw.sizes_B2.numpy())]
 
     def pil() -> float:
         return len(pictures) / bench.seconds(lambda: torch.stack([transform(p) for p in pictures]))
@@ -149,8 +149,10 @@ def end_to_end(bench: Bench, network: str, method: str, batch_size: int, view: d
 
     def real() -> float:
         def train() -> None:
-            raws = groups((raw for slices in source.batches(0, steps) for raw in slices), augment.at_once(batch_size, source.largest_px), 0)
-            with closing(on_own_stream((augment.of(group) for group in raws), bench.device)) as batches:
+            raws = slice_groups(
+                (raw for slices in source.batches(0, steps) for raw in slices), augment.slices_at_once(batch_size, source.largest_px), 0
+            )
+            with closing(on_own_stream((augment.make_batches(group) for group in raws), bench.device)) as batches:
                 for batch in batches:
                     step(batch)
 

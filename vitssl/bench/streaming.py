@@ -59,7 +59,7 @@ def _our_loader(bench: Bench, tars: list[Path], **fields: Any) -> TrainLoader:
     index = load_index(folder)
     budget = {"shards": str(folder), "cache_dir": str(bench.scratch / "cache"), "shuffle_window": max(1, len(index) // WINDOWS)}
     data = config.merge(config.Data, budget, fields)
-    split = train_and_heldout(index, data, need_labels=True, evaluated=False)
+    split = train_and_heldout(index, data, need_labels=True, is_evaluated=False)
     return TrainLoader(index, split, data, seed=0, batch_size=BATCH, device=torch.device("cpu"))
 
 

@@ -56,13 +56,13 @@ class Saver:
     def save(self, content: dict[str, Any], *names: str, best: bool = False) -> None:
         """Begin to write ``last.pt``, files ``names`` and, if ``best``, ``best.pt``, after waiting for the write before."""
         self.wait()
-        self._writing = self._thread.submit(self._write, time.monotonic(), copied(content), names, best)
+        self._writing = self._thread.submit(self._write, time.monotonic(), copy_to_cpu(content), names, best)
 
     def _write(self, began: float, content: dict[str, Any], names: tuple[str, ...], best: bool) -> None:
         tensor_files.save(self._folder / LAST, content, former=self._folder / PREVIOUS)
         for name in names:
             with replacing(self._folder / name) as temporary:
-                _same(self._folder / LAST, temporary)
+                _link(self._folder / LAST, temporary)
         if best:
             self.write_best(content)
         self.slowest_s = max(self.slowest_s, time.monotonic() - began)
@@ -75,7 +75,7 @@ class Saver:
         """
         tensor_files.save(self._folder / BEST, {name: content[name] for name in ("model", "data")})
 
-    def check(self) -> None:
+    def check_write(self) -> None:
         """Raise the error of `wait` if the write that was begun has failed by now."""
         if self._writing is not None and self._writing.done():
             self.wait()
@@ -96,23 +96,23 @@ class Saver:
         (self._folder / PREVIOUS).unlink(missing_ok=True)
 
 
-def _same(path: Path, as_well: Path) -> None:
+def _link(path: Path, link: Path) -> None:
     """Give a file a second name, which stays when the first is replaced; copy it if the file system has no links."""
-    as_well.unlink(missing_ok=True)
+    link.unlink(missing_ok=True)
     try:
-        os.link(path, as_well)
+        os.link(path, link)
     except OSError:
-        if not (as_well.exists() and as_well.samefile(path)):  # NFS may make the link and report an error
-            shutil.copyfile(path, as_well)
+        if not (link.exists() and link.samefile(path)):  # NFS may make the link and report an error
+            shutil.copyfile(path, link)
 
 
-def copied(value: Any) -> Any:
+def copy_to_cpu(value: Any) -> Any:
     """Return nested dictionaries and lists with a copy of every tensor on the CPU."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, dict):
-        return {key: copied(part) for key, part in value.items()}
-    return type(value)(copied(part) for part in value) if isinstance(value, list | tuple) else value
+        return {key: copy_to_cpu(part) for key, part in value.items()}
+    return type(value)(copy_to_cpu(part) for part in value) if isinstance(value, list | tuple) else value
 
 
 def newest(folder: Path) -> dict[str, Any] | None:

@@ -56,13 +56,13 @@ def read(path: Path, mapped: bool = False) -> dict[str, Any]:
             content = load_file(path) if is_safetensors(path) else torch.load(path, "cpu", weights_only=True, mmap=mapped)
     # pickle raises a KeyError or an IndexError for a text file; a file that was cut short raises an OSError
     except (pickle.UnpicklingError, EOFError, OSError, RuntimeError, KeyError, IndexError, SafetensorError) as error:
-        raise ConfigError(f"{path} is not a checkpoint that can be read ({_why(error)})") from None
+        raise ConfigError(f"{path} is not a checkpoint that can be read ({_reason_text(error)})") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path} holds a {type(content).__name__}, not the tensors of a network by name")
     return content
 
 
-def _why(error: Exception) -> str:
+def _reason_text(error: Exception) -> str:
     """Return the reason of an error in plain words if libraries word it in their own terms, or with advice on their arguments."""
     if isinstance(error, pickle.UnpicklingError | KeyError | IndexError):
         return (

@@ -16,7 +16,7 @@ from vitssl.data.building.names import of_images
 from vitssl.data.index import Index, load_index
 from vitssl.data.loading.loader import EvalLoader
 from vitssl.data.loading.subset import split_of
-from vitssl.evaluators.base import at_once
+from vitssl.evaluators.base import eval_batch_size
 from vitssl.paths import check_npz
 from vitssl.trained import Trained
 
@@ -54,7 +54,7 @@ def write(
     positions = index.where(split)
     if not len(positions):
         raise ConfigError(f"{shards}: split {split} has no images")
-    loader = EvalLoader(index, positions, index.label, trained.run.data, batch_size=at_once(trained.run), device=trained.device)
+    loader = EvalLoader(index, positions, index.label, trained.run.data, batch_size=eval_batch_size(trained.run), device=trained.device)
     parts: list[dict[str, np.ndarray]] = []
     with torch.no_grad():
         for raw in loader:

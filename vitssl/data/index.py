@@ -89,13 +89,13 @@ class Index:
         return np.stack([self.height, self.width], axis=1)
 
     def where(self, splits: str) -> np.ndarray:
-        """Return the positions of the samples of ``splits``, names joined by "+" (see `named`), in rising order.
+        """Return the positions of the samples of ``splits``, names joined by "+" (see `parse_splits`), in rising order.
 
         Raises:
             ConfigError: the shards do not have one of the splits.
         """
         codes = []
-        for split in named(splits, self.splits):
+        for split in parse_splits(splits, self.splits):
             if split not in self.splits:
                 raise ConfigError(f"{self.folder}: there is no split {split!r}; it has {', '.join(self.splits)}")
             codes.append(self.splits.index(split))
@@ -107,17 +107,19 @@ class Index:
         return f"{shard}: image {position} at byte {self.offset[position]}"
 
 
-def named(splits: str, there: Collection[str]) -> list[str]:
-    """Return the splits that ``splits`` joins by "+", as the shards (with the splits ``there``) spell them.
+def parse_splits(splits: str, available: Collection[str]) -> list[str]:
+    """Return the splits that ``splits`` joins by "+", as the shards (with the splits ``available``) spell them.
 
     A name that ends in "?", such as the second one in train+unlabeled?, is left out if the shards do not have that split.
     """
     wanted = [(split.removesuffix("?"), split.endswith("?")) for split in splits.split("+")]
-    resolved = [(split if split in there else spelled(split), optional) for split, optional in wanted]
-    return [split for split, optional in resolved if not optional or split in there]
+    resolved = [(split if split in available else spelled(split), optional) for split, optional in wanted]
+    return [split for split, optional in resolved if not optional or split in available]
 
 
-def unwritten(folder: str | Path, name: str, classes: list[str], labels: dict[str, np.ndarray], group: np.ndarray | None = None) -> Index:
+def planned_index(
+    folder: str | Path, name: str, classes: list[str], labels: dict[str, np.ndarray], group: np.ndarray | None = None
+) -> Index:
     """Return the index of shards that are not written yet: splits, labels and groups of its images, and zeros for all else about them."""
     shards = [{"name": "", "split": split, "images": len(split_labels)} for split, split_labels in labels.items()]
     label = np.concatenate(list(labels.values()))
@@ -156,7 +158,7 @@ def sha256_of(content: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def unfinished(folder: str | Path) -> str:
+def unfinished_note(folder: str | Path) -> str:
     """Return what to do with a folder whose build was interrupted, or an empty string for other folders."""
     if not (Path(folder) / UNFINISHED).is_dir():
         return ""
@@ -173,7 +175,7 @@ def read_index(folder: str | Path) -> Index:
     try:
         content = json.loads(read_whole(path).decode("utf-8"))
     except FileNotFoundError:
-        if advice := unfinished(folder):
+        if advice := unfinished_note(folder):
             raise ConfigError(advice) from None
         if holds_runs(folder):
             raise ConfigError(f"{folder}: {OF_RUNS}") from None

@@ -75,11 +75,11 @@ def build(
             return index
         try:
             _start(out, opened)
-            mixed, rows = writing.mixed(opened, listed)
-            records = _written(mixed, rows, out, images_per_shard, workers, skip_bad, progress)
+            shuffled, rows = writing.shuffled(opened, listed)
+            records = _written(shuffled, rows, out, images_per_shard, workers, skip_bad, progress)
             if not skip_bad:
                 finishing.refuse_bad_images(out, records)
-            return _finished(mixed, listed, out, records, progress)
+            return _finished(shuffled, listed, out, records, progress)
         except OSError as error:
             raise ConfigError(f"{out}: writing failed ({error.strerror}); fix that and build again, what is done is kept") from None
 
@@ -233,7 +233,7 @@ def _written(
 ) -> finishing.Records:
     """Write the shards that are missing, and return the records of all shards."""
     jobs = list(writing.jobs(source, listed, out, images_per_shard))
-    missing = [job for job in jobs if not job.finished(skip_bad)]
+    missing = [job for job in jobs if not job.is_finished(skip_bad)]
     tasks = ((job, [source.splits[job.split][i] for i in range(job.start, job.stop)]) for job in missing)
     with pool.progress_bar(f"shards of {source.name}", len(listed), progress) as advance:
         advance(len(listed) - sum(job.stop - job.start for job in missing))

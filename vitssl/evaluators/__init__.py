@@ -9,7 +9,7 @@ import importlib
 
 from vitssl.config import ConfigError
 from vitssl.config.evals import EvalConfig
-from vitssl.evaluators.base import Evaluator, Result, Subject, named
+from vitssl.evaluators.base import Evaluator, Result, Subject, evaluator_error
 
 __all__ = ["Evaluator", "Result", "Subject", "build", "evaluate"]
 
@@ -46,5 +46,5 @@ def evaluate(subject: Subject, evals: dict[str, EvalConfig], complete: bool) -> 
                     results[name] = build(cfg).run(subject, complete)
                     _check_metrics(cfg, results[name].metrics)
         except ConfigError as error:
-            raise named(error, name) from None
+            raise evaluator_error(error, name) from None
     return {name: results[name] for name in evals}

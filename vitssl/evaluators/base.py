@@ -22,7 +22,7 @@ from vitssl.config.evals import METRICS, EvalConfig, FeaturesConfig
 from vitssl.data.index import Index, load_index
 from vitssl.data.loading.batch import Batch
 from vitssl.data.loading.loader import EvalLoader
-from vitssl.data.loading.subset import Split, check_evaluator, evaluated
+from vitssl.data.loading.subset import SplitPositions, check_evaluator, evaluation_images
 from vitssl.model import Model
 from vitssl.views import EvalView
 
@@ -63,7 +63,7 @@ class Evaluator:
         raise NotImplementedError
 
 
-def at_once(run: Run) -> int:
+def eval_batch_size(run: Run) -> int:
     """Return the number of images in a forward pass without gradients; it is smaller if a small ``loop.micro_batch_size`` is set."""
     return min(EVALUATED_AT_ONCE, WITHOUT_GRADIENTS * (run.loop.micro_batch_size or EVALUATED_AT_ONCE))
 
@@ -83,7 +83,7 @@ class Subject:
     """
 
     def __init__(
-        self, network: Model, run: Run, classes: list[str], view: EvalView, data: Callable[[], tuple[Index, Split]],
+        self, network: Model, run: Run, classes: list[str], view: EvalView, data: Callable[[], tuple[Index, SplitPositions]],
         ema: Callable[[], dict[str, Tensor] | None] = lambda: None, best: Callable[[], dict[str, Tensor] | None] = lambda: None,
     ):  # fmt: skip
         self.network, self.run, self.classes, self.view, self._data, self._ema, self._best = network, run, classes, view, data, ema, best
@@ -98,9 +98,9 @@ class Subject:
         """
         if (shards, split) not in self._loaders:
             index, parts = self._data() if shards is None else (load_index(shards), None)
-            labelled, labels = evaluated(index, parts, split, self.classes)
+            labelled, labels = evaluation_images(index, parts, split, self.classes)
             self._loaders[shards, split] = EvalLoader(
-                index, labelled, labels, self.run.data, batch_size=at_once(self.run),
+                index, labelled, labels, self.run.data, batch_size=eval_batch_size(self.run),
                 rank=dist.rank(), world_size=dist.world_size(), device=self.device,
             )  # fmt: skip
         return self._loaders[shards, split]
@@ -119,7 +119,7 @@ class Subject:
                 if cfg.shards is not None:
                     self.loader(cfg.split, cfg.shards)
             except ConfigError as error:
-                raise named(error, name) from None
+                raise evaluator_error(error, name) from None
 
     def check_images(self, cfg: EvalConfig) -> None:
         """Check one evaluator as `check` does, without loading shards.
@@ -162,7 +162,7 @@ class Subject:
             for batch in self.batches(split, shards):
                 with dist.inference_autocast(self.device, self.run.loop.precision):
                     features: Features = backbone(backbone.embed(batch.views["main"]), out_indices=indices)
-                    selected = [features.intermediates[i].normed(backbone.norm) for i in indices] or [features]  # after the final norm
+                    selected = [features.intermediates[i].apply_norm(backbone.norm) for i in indices] or [features]  # after the final norm
                     pooled_BD = torch.cat([block.pooled(pool) for block in selected], dim=1)
                 features_BD.append(pooled_BD.float())
                 labels_B.append(batch.targets["main"])
@@ -189,7 +189,7 @@ class Subject:
             self.network.load_state_dict(original)
 
 
-def named(error: ConfigError, name: str) -> ConfigError:
+def evaluator_error(error: ConfigError, name: str) -> ConfigError:
     """Return ``error`` with the field's path under the evaluator ``name``."""
     return ConfigError(error.reason, f"evals.{name}.{error.field}" if error.field else f"evals.{name}", error.place)
 
@@ -204,7 +204,7 @@ def evaluation_mode(network: Model) -> Iterator[None]:
         network.train(was_training)
 
 
-def summed(*values_B: Tensor) -> Tensor:
+def metric_sums(*values_B: Tensor) -> Tensor:
     """Return the sum of each value over a batch's images, followed by the number of images, in float64."""
     sums = torch.stack([value_B.sum(dtype=torch.float64) for value_B in values_B])
     return torch.cat([sums, sums.new_full((1,), len(values_B[0]))])
@@ -214,7 +214,7 @@ def means(sums: list[Tensor], names: tuple[str, ...]) -> dict[str, float]:
     """Return the means of metrics over the images of all ranks, and the number of images as ``count``.
 
     Args:
-        sums: of each batch, as returned by `summed`.
+        sums: of each batch, as returned by `metric_sums`.
         names: of the summed metrics, keys of METRICS.
 
     Raises:

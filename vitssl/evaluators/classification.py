@@ -11,15 +11,15 @@ from torch import Tensor
 
 from vitssl import dist
 from vitssl.config.evals import EARLY, FIRST
-from vitssl.evaluators.base import Evaluator, Result, Subject, evaluation_mode, means, summed
-from vitssl.evaluators.metrics import area_under_curve, of_predictions, top_k_correct
+from vitssl.evaluators.base import Evaluator, Result, Subject, evaluation_mode, means, metric_sums
+from vitssl.evaluators.metrics import area_under_curve, prediction_metrics, top_k_correct
 
 
 class Classification(Evaluator):
     """Evaluator of the classifier: top-1 and top-5 in percent, and the mean cross-entropy (the negative log-likelihood).
 
     Means are over the labelled images of all ranks, each counted once. A complete evaluation also includes the metrics of
-    `metrics.of_predictions` and `area_under_curve`.
+    `metrics.prediction_metrics` and `area_under_curve`.
     """
 
     @torch.no_grad()
@@ -33,7 +33,7 @@ class Classification(Evaluator):
                     logits_BK = subject.network.predict(batch).float()
                 first_B, top5_B = (top_k_correct(logits_BK, labels_B, k) for k in (1, FIRST))
                 loss_B = F.cross_entropy(logits_BK, labels_B, reduction="none")
-                batch_sums.append(summed(first_B, top5_B, loss_B))
+                batch_sums.append(metric_sums(first_B, top5_B, loss_B))
                 if complete:
                     image_values.append(tuple(values.cpu() for values in (batch.index_B, labels_B, top5_B, loss_B, logits_BK.softmax(1))))
         metrics = means(batch_sums, EARLY)
@@ -47,7 +47,7 @@ class Classification(Evaluator):
         labels_N, top5_N, loss_N, probabilities_NK = (rows[order_N].numpy() for rows in values)
         arrays = {"labels": labels_N, "predicted": probabilities_NK.argmax(1), "confidence": probabilities_NK.max(1)}
         arrays |= {"top5": top5_N, "loss": loss_N}
-        metrics |= of_predictions(probabilities_NK, labels_N)
+        metrics |= prediction_metrics(probabilities_NK, labels_N)
         if (area_N := area_under_curve(probabilities_NK, labels_N)) is not None:
             metrics["auc"], arrays["auc"] = 100 * float(area_N.mean(dtype=float)), area_N
         return Result(metrics, arrays)

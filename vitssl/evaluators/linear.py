@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitssl import dist
 from vitssl.config.evals import FIRST, LinearConfig
-from vitssl.evaluators.base import Evaluator, Result, Subject, means, summed
+from vitssl.evaluators.base import Evaluator, Result, Subject, means, metric_sums
 from vitssl.evaluators.metrics import top_k_correct
 
 
@@ -55,5 +55,5 @@ class Linear(Evaluator):
         layer = logistic_regression(train_ND, train_labels_N, len(subject.classes), self.cfg.l2, self.cfg.max_iter)
         logits_NK = layer(test_ND)
         hits = [top_k_correct(logits_NK, labels_N, k) for k in (1, FIRST)]
-        sums = summed(*hits, F.cross_entropy(logits_NK, labels_N, reduction="none"))
+        sums = metric_sums(*hits, F.cross_entropy(logits_NK, labels_N, reduction="none"))
         return Result(means([sums], ("top1", "top5", "loss")))

@@ -66,7 +66,7 @@ def _ranks(values_N: np.ndarray) -> np.ndarray:
     return (np.cumsum(counts_U) - (counts_U - 1) / 2)[which_N]
 
 
-def of_predictions(probabilities_NK: np.ndarray, labels_N: np.ndarray) -> dict[str, float]:
+def prediction_metrics(probabilities_NK: np.ndarray, labels_N: np.ndarray) -> dict[str, float]:
     """Return the metrics that need all predicted classes at once, in percent.
 
     They are recall, averaged over classes that have images; F1, averaged over classes that have images or are predicted for some; and the
@@ -74,12 +74,14 @@ def of_predictions(probabilities_NK: np.ndarray, labels_N: np.ndarray) -> dict[s
     """
     predicted_N, confidence_N, K = probabilities_NK.argmax(1), probabilities_NK.max(1), probabilities_NK.shape[1]
     # per class: the number of its images, of images predicted as it, and of correct predictions
-    are_K, called_K, right_K = (np.bincount(labels, minlength=K) for labels in (labels_N, predicted_N, labels_N[labels_N == predicted_N]))
-    there_K = are_K > 0
-    met_K = there_K | (called_K > 0)
+    true_K, predicted_K, correct_K = (
+        np.bincount(labels, minlength=K) for labels in (labels_N, predicted_N, labels_N[labels_N == predicted_N])
+    )
+    present_K = true_K > 0
+    relevant_K = present_K | (predicted_K > 0)
     metrics = {
-        "balanced_accuracy": (right_K[there_K] / are_K[there_K]).mean(),
-        "macro_f1": (2 * right_K[met_K] / (are_K + called_K)[met_K]).mean(),
+        "balanced_accuracy": (correct_K[present_K] / true_K[present_K]).mean(),
+        "macro_f1": (2 * correct_K[relevant_K] / (true_K + predicted_K)[relevant_K]).mean(),
         "ece": calibration_error(confidence_N, predicted_N == labels_N),
     }
     return {name: 100 * float(value) for name, value in metrics.items()}

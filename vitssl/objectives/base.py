@@ -25,7 +25,7 @@ class Objective(nn.Module):
     out_indices: tuple[int, ...] = ()  # the backbone's intermediate layers (`Backbone.widths`) whose features it reads
     is_loaded: bool = False  # whether its weights come from another run (`init_objectives`); set by `model.build`
     reconstructs: bool = False  # whether it restores hidden or altered parts of images
-    whole_pass: bool = True  # whether it encodes an unaltered view without hiding tokens; batch norms update running statistics then
+    has_full_pass: bool = True  # whether it encodes an unaltered view without hiding tokens; batch norms update running statistics then
 
     def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         """Return the unweighted scalar loss terms by name.

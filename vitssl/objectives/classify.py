@@ -79,7 +79,7 @@ class ClassifierHead(nn.Linear):
         if self.cfg.norm == "fc":
             pooled_BD = step.norm(blocks[0].pooled(self.cfg.pool))
         elif blocks:
-            pooled_BD = torch.cat([block.normed(step.norm).pooled(self.cfg.pool) for block in blocks], dim=1)
+            pooled_BD = torch.cat([block.apply_norm(step.norm).pooled(self.cfg.pool) for block in blocks], dim=1)
         else:
             pooled_BD = features.pooled(self.cfg.pool)
         return super().forward(self.before(pooled_BD))

@@ -66,7 +66,7 @@ def first_cover(blocks: Blocks, count: int) -> Tensor:
     return torch.where(highest_RHW > 0, top_exponent + 1 - torch.frexp(highest_RHW).exponent, S)
 
 
-def covering(blocks: Blocks, area_R: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def cover_area(blocks: Blocks, area_R: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the union of each image's first blocks, as many as are needed to cover a share of at least ``area_R``.
 
     All images are processed together, without reading a value on the host. If the S blocks together cover less, which happens with areas
@@ -90,7 +90,7 @@ def covering(blocks: Blocks, area_R: Tensor, count: int) -> tuple[Tensor, Tensor
     return first_RHW <= too_few_R[:, None, None], first_RHW
 
 
-def fill(cells_RHW: Tensor, px: int) -> Tensor:
+def upsample_cells(cells_RHW: Tensor, px: int) -> Tensor:
     """Repeat the value of every cell for its ``px`` x ``px`` pixels, (R, px * H, px * W)."""
     return cells_RHW.repeat_interleave(px, 1).repeat_interleave(px, 2)
 
@@ -103,7 +103,7 @@ def draw_other(num_views: int, num_images: int, device: torch.device | None = No
     return row_R - image_R + other_R
 
 
-def copied(images_RCHW: Tensor, blocks: Blocks, block_RHW: Tensor, px: int) -> Tensor:
+def copy_blocks(images_RCHW: Tensor, blocks: Blocks, block_RHW: Tensor, px: int) -> Tensor:
     """Return the images with the content of every block taken from a uniformly drawn position of the same image.
 
     Pixels that no block covers have no meaning in the result.
@@ -122,7 +122,7 @@ def copied(images_RCHW: Tensor, blocks: Blocks, block_RHW: Tensor, px: int) -> T
         shift_RS = (torch.rand(start_RS.shape, device=start_RS.device) * room_RS).long() - start_RS
         shift_RHW = shift_RS.gather(1, block_RHW.flatten(1).long().clamp(max=start_RS.shape[1] - 1)).view_as(block_RHW)
         place = torch.arange(cells * px, device=start_RS.device)
-        return (fill(shift_RHW, px) * px + (place[:, None] if axis == 1 else place)).clamp(0, cells * px - 1)
+        return (upsample_cells(shift_RHW, px) * px + (place[:, None] if axis == 1 else place)).clamp(0, cells * px - 1)
 
     y_RHW, x_RHW = source(blocks.top_RS, blocks.bottom_RS, H // px, 1), source(blocks.left_RS, blocks.right_RS, W // px, 2)
     index_RX = (y_RHW * W + x_RHW).flatten(1)
@@ -138,7 +138,7 @@ def replacement(kinds: tuple[str, ...], kind_R: Tensor, images_RCHW: Tensor, num
         kind_R: the kind of each image, as an index into ``kinds``.
         images_RCHW: normalised views.
         num_images: number B of images, of which ``images_RCHW`` are the views.
-        copies: returns the result of ``copied``.
+        copies: returns the result of ``copy_blocks``.
     """
     makers = {
         NOISE: lambda: torch.randn_like(images_RCHW),

@@ -103,7 +103,7 @@ class TransformerDecoder(nn.Module):
         prefix, patches = self.embed(features.prefix_BPD), self.embed(features.tokens_BND)
         if self.mask_token is not None:  # fill in the mask token for every hidden patch
             hidden = self.mask_token.to(patches.dtype).expand(*mask.mask_BN.shape, -1)
-            patches = layers.put(hidden, mask.keep_BM, patches)
+            patches = layers.scatter_tokens(hidden, mask.keep_BM, patches)
         tokens = torch.cat([prefix, patches], dim=1) + self.pos_embed
         for block in self.blocks:
             tokens = block(tokens)

@@ -24,18 +24,18 @@ from vitssl.objectives.base import Objective
 from vitssl.objectives.step import Step
 
 
-def pool(tokens_BND: Tensor, grid: tuple[int, int], how: str) -> Tensor:
+def pool(tokens_BND: Tensor, grid: tuple[int, int], pooling: str) -> Tensor:
     """Return the tokens of the pooled grid, (B, N, D).
 
     Args:
         tokens_BND: tokens row by row.
         grid: their rows and columns.
-        how: ``none``; ``2x2`` averages (paper, section 3); ``3x3`` averages with stride 2, whose padding of one does not count (code).
+        pooling: ``none``; ``2x2`` averages (paper, section 3); ``3x3`` averages with stride 2, whose padding of one does not count (code).
     """
-    if how == "none":
+    if pooling == "none":
         return tokens_BND
     map_BDHW = tokens_BND.transpose(1, 2).unflatten(2, grid)
-    if how == "2x2":
+    if pooling == "2x2":
         pooled_BDHW = F.avg_pool2d(map_BDHW, 2)
     else:
         pooled_BDHW = F.avg_pool2d(map_BDHW, 3, stride=2, padding=1, count_include_pad=False)

@@ -14,7 +14,7 @@ from vitssl.backbones.base import Backbone, Features
 from vitssl.config.objectives.gmml import GmmlConfig
 from vitssl.data.loading.batch import Batch
 from vitssl.objectives.base import Objective
-from vitssl.objectives.corruption import copied, covering, draw_blocks, fill, replacement
+from vitssl.objectives.corruption import copy_blocks, cover_area, draw_blocks, replacement, upsample_cells
 from vitssl.objectives.decoders import PixelDecoder
 from vitssl.objectives.step import Step
 
@@ -37,7 +37,7 @@ def pixel_error(prediction_RCHW: Tensor, images_RCHW: Tensor, mask_R1HW: Tensor 
 class Gmml(Objective):
     """GMML: a light decoder restores images with corrupted blocks from the features of several transformer blocks (Eq. 1, as a mean)."""
 
-    reconstructs, whole_pass = True, False
+    reconstructs, has_full_pass = True, False
 
     def __init__(self, cfg: GmmlConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
@@ -89,9 +89,9 @@ class Gmml(Objective):
         least_R, most_R = self.area_K2[kind_R].unbind(1)
         area_R = least_R + (most_R - least_R) * torch.rand(R, device=device)
         blocks, px = draw_blocks(R, self.num_blocks, self.cells, device), self.cells.px
-        mask_RHW, block_RHW = covering(blocks, area_R, self.cells.count)
-        alien_RCHW = replacement(self.kinds, kind_R, images_RCHW, num_images, partial(copied, images_RCHW, blocks, block_RHW, px))
-        mask_R1HW = fill(mask_RHW, px)[:, None]
+        mask_RHW, block_RHW = cover_area(blocks, area_R, self.cells.count)
+        alien_RCHW = replacement(self.kinds, kind_R, images_RCHW, num_images, partial(copy_blocks, images_RCHW, blocks, block_RHW, px))
+        mask_R1HW = upsample_cells(mask_RHW, px)[:, None]
         return torch.where(mask_R1HW, alien_RCHW, images_RCHW), mask_R1HW
 
     def _fused(self, features: Features, step: Step) -> Features:

@@ -27,7 +27,7 @@ class Rectangles(NamedTuple):
         with no_autocast(rows_RHS):
             return (rows_RHS @ self.columns_RSW.to(torch.float32) > 0)[:, None]
 
-    def until(self, area_R: Tensor) -> Tensor:
+    def select_by_area(self, area_R: Tensor) -> Tensor:
         """Select an image's first rectangles until their areas add up to a share ``area_R`` of it, bool (R, S); overlaps count twice."""
         pixels_RS = self.rows_RSH.sum(-1) * self.columns_RSW.sum(-1)
         before_RS = pixels_RS.cumsum(1) - pixels_RS
@@ -90,4 +90,4 @@ def corrupt(images_RCHW: Tensor, num_images: int, cfg: SitConfig) -> Tensor:
 
 def _parts(images_RCHW: Tensor, most_area: float, cfg: SitConfig) -> Tensor:
     rectangles = draw_rectangles(images_RCHW, cfg.num_rectangles(most_area), cfg.sides)
-    return rectangles.union(rectangles.until(most_area * torch.rand(len(images_RCHW), device=images_RCHW.device)))
+    return rectangles.union(rectangles.select_by_area(most_area * torch.rand(len(images_RCHW), device=images_RCHW.device)))

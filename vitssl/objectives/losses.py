@@ -27,54 +27,54 @@ class Gathered(NamedTuple):
     first: int  # index of this rank's first row
 
     @classmethod
-    def of(cls, own: Tensor, images_R: Tensor, together: bool) -> Gathered:
-        """Collect the rows of all ranks, or if not ``together``, of this rank alone (outside of training one rank counts the costs)."""
-        if together:
-            return cls(dist.gather(own), dist.gather(images_R), dist.rank() * len(own))
-        return cls(own, images_R, 0)
+    def gather(cls, rows: Tensor, images_R: Tensor, all_ranks: bool) -> Gathered:
+        """Collect the rows of all ranks, or if not ``all_ranks``, of this rank alone (outside of training one rank counts the costs)."""
+        if all_ranks:
+            return cls(dist.gather(rows), dist.gather(images_R), dist.rank() * len(rows))
+        return cls(rows, images_R, 0)
 
-    def of_one_image(self, R: int) -> Tensor:
+    def same_image_mask(self, R: int) -> Tensor:
         """Return which of this rank's R rows (dim 0) and all rows (dim 1) belong to the same image, bool (R, S)."""
         return self.images_S[self.first : self.first + R, None] == self.images_S
 
 
-def nt_xent(own_RD: Tensor, among: Gathered, temperature: float) -> Tensor:
+def nt_xent(query_RD: Tensor, keys: Gathered, temperature: float) -> Tensor:
     """Return the NT-Xent loss (Chen et al. 2020, Eq. 1), averaged over this rank's rows.
 
     Each row must find its partner, the other view of its image, among the rows of all ranks.
 
     Args:
-        own_RD: unit vectors: the first view of every image, then the second view of every image.
-        among: the rows of all ranks.
+        query_RD: unit vectors: the first view of every image, then the second view of every image.
+        keys: the rows of all ranks.
         temperature: of the cosine similarities.
     """
-    R = len(own_RD)
-    partner_R = among.first + (torch.arange(R, device=own_RD.device) + R // 2) % R
-    return _found(own_RD, among, partner_R, temperature)
+    R = len(query_RD)
+    partner_R = keys.first + (torch.arange(R, device=query_RD.device) + R // 2) % R
+    return _key_cross_entropy(query_RD, keys, partner_R, temperature)
 
 
-def info_nce(own_BD: Tensor, keys: Gathered, temperature: float) -> Tensor:
+def info_nce(query_BD: Tensor, keys: Gathered, temperature: float) -> Tensor:
     """Return the InfoNCE loss (van den Oord et al. 2018, in MoCo's form), averaged over this rank's rows.
 
     Each row must find its image's key among the keys of all ranks.
 
     Args:
-        own_BD: unit vectors.
+        query_BD: unit vectors.
         keys: unit vectors of all ranks.
         temperature: of the cosine similarities.
     """
-    return _found(own_BD, keys, keys.first + torch.arange(len(own_BD), device=own_BD.device), temperature)
+    return _key_cross_entropy(query_BD, keys, keys.first + torch.arange(len(query_BD), device=query_BD.device), temperature)
 
 
-def _found(own_RD: Tensor, among: Gathered, target_R: Tensor, temperature: float) -> Tensor:
+def _key_cross_entropy(query_RD: Tensor, keys: Gathered, target_R: Tensor, temperature: float) -> Tensor:
     """Return the cross-entropy of finding row ``target_R`` among all rows, leaving out all other rows of the same image."""
-    with no_autocast(own_RD):
-        similarity_RS = upcast(own_RD) @ upcast(among.rows).T / temperature
-    other_RS = torch.arange(len(among.rows), device=own_RD.device) != target_R[:, None]
-    return F.cross_entropy(similarity_RS.masked_fill(among.of_one_image(len(own_RD)) & other_RS, -torch.inf), target_R)
+    with no_autocast(query_RD):
+        similarity_RS = upcast(query_RD) @ upcast(keys.rows).T / temperature
+    other_RS = torch.arange(len(keys.rows), device=query_RD.device) != target_R[:, None]
+    return F.cross_entropy(similarity_RS.masked_fill(keys.same_image_mask(len(query_RD)) & other_RS, -torch.inf), target_R)
 
 
-def token_contrast(own_BJD: Tensor, among: Gathered, temperature: float) -> Tensor:
+def token_contrast(tokens_BJD: Tensor, keys: Gathered, temperature: float) -> Tensor:
     """Return the contrastive loss between the tokens of an image, whose negatives are the tokens of all other images.
 
     It is the mean over images and ordered pairs of an image's J tokens of -log(e^s / (e^s + sum of e^n)). Here s is the cosine similarity
@@ -82,19 +82,19 @@ def token_contrast(own_BJD: Tensor, among: Gathered, temperature: float) -> Tens
     Eq. 12 and 13 of Hu et al. 2022 with the misplaced logarithm corrected.
 
     Args:
-        own_BJD: unit vectors.
-        among: unit vectors of all ranks, (S, J, D).
+        tokens_BJD: unit vectors.
+        keys: unit vectors of all ranks, (S, J, D).
         temperature: of the cosine similarities; 1 in the paper.
     """
-    B, J, _ = own_BJD.shape
-    with no_autocast(own_BJD):
-        own_BJD, all_SJD = upcast(own_BJD), upcast(among.rows)
-        to_all_BJSJ = (own_BJD.flatten(0, 1) @ all_SJD.flatten(0, 1).T / temperature).view(B, J, len(all_SJD), J)
-        pairs_BJJ = own_BJD @ own_BJD.transpose(1, 2) / temperature
+    B, J, _ = tokens_BJD.shape
+    with no_autocast(tokens_BJD):
+        tokens_BJD, all_SJD = upcast(tokens_BJD), upcast(keys.rows)
+        to_all_BJSJ = (tokens_BJD.flatten(0, 1) @ all_SJD.flatten(0, 1).T / temperature).view(B, J, len(all_SJD), J)
+        pairs_BJJ = tokens_BJD @ tokens_BJD.transpose(1, 2) / temperature
     # with a single image there are no negatives, and their sum and its gradient are 0
-    negatives_BJ = to_all_BJSJ.masked_fill(among.of_one_image(B)[:, None, :, None], -1e4).flatten(2).logsumexp(-1)
+    negatives_BJ = to_all_BJSJ.masked_fill(keys.same_image_mask(B)[:, None, :, None], -1e4).flatten(2).logsumexp(-1)
     loss_BJJ = F.softplus(negatives_BJ[..., None] - pairs_BJJ)
-    different_JJ = ~torch.eye(J, dtype=torch.bool, device=own_BJD.device)
+    different_JJ = ~torch.eye(J, dtype=torch.bool, device=tokens_BJD.device)
     return (loss_BJJ * different_JJ).sum() / (B * J * (J - 1))
 
 

@@ -19,7 +19,7 @@ from vitssl.data.loading.batch import Batch
 from vitssl.objectives.decoders import make_decoder
 from vitssl.objectives.heads import mlp
 from vitssl.objectives.losses import Gathered, info_nce
-from vitssl.objectives.masking import TokenMask, disjoint_masks, encode_visible, filled_in, random_mask, reconstruction_error
+from vitssl.objectives.masking import TokenMask, disjoint_masks, encode_visible, random_mask, reconstruction_error, reconstruction_images
 from vitssl.objectives.step import Step
 from vitssl.objectives.teacher import Distilled, Teacher
 
@@ -39,7 +39,7 @@ class Lut(Distilled):
     The student's passes have the same number of tokens and run as one batch, and so do the teacher's. Batch norms see one view at a time.
     """
 
-    whole_pass = False
+    has_full_pass = False
 
     def __init__(self, cfg: LutConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
@@ -63,7 +63,7 @@ class Lut(Distilled):
         terms, hidden = {}, None
         if self.decoder is not None:
             decoded = slice(0, S * B if self.cfg.guided == "both" else B)
-            tokens_RND = self.decoder.tokens(features.of_images(decoded), TokenMask(*(part[decoded] for part in mask)))
+            tokens_RND = self.decoder.tokens(features.select_images(decoded), TokenMask(*(part[decoded] for part in mask)))
             terms["lut_mae"] = reconstruction_error(self.decoder.pixels(tokens_RND[:B]), views[0], masks[0], self.patch_px, self.cfg)
             hidden = tokens_RND if self.cfg.guided == "both" else None
         teacher = self._teacher_features(list(reversed(views))[:S])
@@ -75,7 +75,7 @@ class Lut(Distilled):
         view, images_BCHW = self.cfg.view, step.images(self.cfg.view)
         mask = random_mask(len(images_BCHW), math.prod(step.grid(view)), self.cfg.mask_ratio, images_BCHW.device)
         prediction_BNE = self.decoder(encode_visible(step, view, mask, self.cfg), mask)
-        return filled_in(prediction_BNE, images_BCHW, mask, self.patch_px, self.cfg)
+        return reconstruction_images(prediction_BNE, images_BCHW, mask, self.patch_px, self.cfg)
 
     def weight(self, term: str, progress: Tensor) -> float:
         return self.cfg.weight * (self.cfg.reconstruction_weight if term == "lut_mae" else self.cfg.context_weight)
@@ -96,26 +96,30 @@ class Lut(Distilled):
 
         The mean is over the kinds of vectors to compare: pooled features, visible tokens and hidden tokens, as far as they are on.
         """
-        visible_RMD = features.tokens_BND if self.cfg.hide == "drop" else layers.take(features.tokens_BND, mask.keep_BM)
+        visible_RMD = features.tokens_BND if self.cfg.hide == "drop" else layers.gather_tokens(features.tokens_BND, mask.keep_BM)
         compared = []
         if self.cfg.level != "token":
             pooled_RD = visible_RMD.mean(1) if self.cfg.pool == "mean" else features.pooled("cls")
             compared.append((self.projector, pooled_RD, teacher.pooled(self.cfg.pool)))
         if self.cfg.level != "pooled":
-            compared.append((self.projector, visible_RMD.flatten(0, 1), layers.take(teacher.tokens_BND, mask.keep_BM).flatten(0, 1)))
+            compared.append(
+                (self.projector, visible_RMD.flatten(0, 1), layers.gather_tokens(teacher.tokens_BND, mask.keep_BM).flatten(0, 1))
+            )
         if hidden_RND is not None and self.masked_projector is not None:
             masked_RD = (hidden_RND * mask.mask_BN[..., None]).sum(1) / mask.mask_BN.sum(1, keepdim=True)
             compared.append((self.masked_projector, masked_RD, teacher.pooled("mean")))
-        return torch.stack([self._distance(projector, student, target, images_B, S) for projector, student, target in compared]).mean()
+        return torch.stack(
+            [self._projected_distance(projector, student, target, images_B, S) for projector, student, target in compared]
+        ).mean()
 
-    def _distance(self, projector: nn.Module, ours: Tensor, theirs: Tensor, images_B: Tensor, S: int) -> Tensor:
+    def _projected_distance(self, projector: nn.Module, ours: Tensor, theirs: Tensor, images_B: Tensor, S: int) -> Tensor:
         with torch.no_grad():
             targets = self.teacher["projector"](theirs).chunk(S)
         # one view at a time, so that batch norms see a single view
         predictions = [self.predictor(projector(view)) for view in ours.chunk(S)]
-        return torch.stack([self._compared(*pair, images_B) for pair in zip(predictions, targets, strict=True)]).mean()
+        return torch.stack([self._vector_distance(*pair, images_B) for pair in zip(predictions, targets, strict=True)]).mean()
 
-    def _compared(self, ours: Tensor, theirs: Tensor, images_B: Tensor) -> Tensor:
+    def _vector_distance(self, ours: Tensor, theirs: Tensor, images_B: Tensor) -> Tensor:
         """Return the distance between the vectors of one view, of the kind that ``cfg.distance`` names.
 
         It is 2 - 2 cos, InfoNCE among the images of all ranks, or smooth L1. Smooth L1 is taken of unnormalised vectors; between unit
@@ -126,5 +130,5 @@ class Lut(Distilled):
             return F.smooth_l1_loss(ours, theirs)
         if self.cfg.distance == "cosine":
             return (2 - 2 * F.cosine_similarity(ours, theirs)).mean()
-        keys = Gathered.of(F.normalize(theirs, dim=1), images_B, self.training)
+        keys = Gathered.gather(F.normalize(theirs, dim=1), images_B, self.training)
         return info_nce(F.normalize(ours, dim=1), keys, self.cfg.temperature)

@@ -16,7 +16,7 @@ from vitssl.config.objectives.mae import MaeConfig
 from vitssl.data.loading.batch import Batch
 from vitssl.objectives.base import Objective
 from vitssl.objectives.decoders import make_decoder
-from vitssl.objectives.masking import TokenMask, encode_visible, filled_in, random_mask, reconstruction_error
+from vitssl.objectives.masking import TokenMask, encode_visible, random_mask, reconstruction_error, reconstruction_images
 from vitssl.objectives.step import Step
 
 
@@ -45,7 +45,7 @@ class Fusion(nn.Module):
         for i, shrink in enumerate(self.shrink):
             stage_BND = shrink(features.map(i)).flatten(2).transpose(1, 2)
             if kept is not None:
-                stage_BND = layers.take(stage_BND, kept.keep_BM)
+                stage_BND = layers.gather_tokens(stage_BND, kept.keep_BM)
             fused = fused + stage_BND
         return Features(features.prefix_BPD, step.norm(fused), features.extra_BJD, features.grid)
 
@@ -53,7 +53,7 @@ class Fusion(nn.Module):
 class Mae(Objective):
     """Masked image modelling, in which the encoder sees some of the patches and a decoder predicts the pixels of the hidden ones."""
 
-    reconstructs, whole_pass = True, False
+    reconstructs, has_full_pass = True, False
 
     def __init__(self, cfg: MaeConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
@@ -68,7 +68,7 @@ class Mae(Objective):
 
     def reconstruct(self, step: Step, batch: Batch) -> tuple[Tensor, Tensor]:
         prediction_BNE, mask = self._predict(step)
-        return filled_in(prediction_BNE, step.images(self.cfg.view), mask, self.patch_px, self.cfg)
+        return reconstruction_images(prediction_BNE, step.images(self.cfg.view), mask, self.patch_px, self.cfg)
 
     def _predict(self, step: Step) -> tuple[Tensor, TokenMask]:
         """Return the predicted pixels of all patches (B, N, E), and the mask."""

@@ -59,5 +59,5 @@ class MaskedTokens(Objective):
         return F.cross_entropy(logits_BJJ.flatten(0, 1), places_BJ.flatten())
 
     def _contrast(self, tokens_BJD: Tensor, images_B: Tensor) -> Tensor:
-        own_BJD = F.normalize(layers.upcast(tokens_BJD), dim=-1)
-        return token_contrast(own_BJD, Gathered.of(own_BJD, images_B, self.training), self.cfg.temperature)
+        unit_BJD = F.normalize(layers.upcast(tokens_BJD), dim=-1)
+        return token_contrast(unit_BJD, Gathered.gather(unit_BJD, images_B, self.training), self.cfg.temperature)

@@ -92,7 +92,7 @@ def reconstruction_error(prediction_BNE: Tensor, images_BCHW: Tensor, mask: Toke
     return masked_error(prediction_BNE, target_BNE, mask.mask_BN, cfg.loss)
 
 
-def filled_in(
+def reconstruction_images(
     prediction_BNE: Tensor, images_BCHW: Tensor, mask: TokenMask, patch_px: int, cfg: ReconstructionConfig
 ) -> tuple[Tensor, Tensor]:
     """Return the images with hidden patches in the data's mean colour, and with predictions in the hidden patches, (B, 3, H, W) each.

@@ -37,5 +37,5 @@ class Simclr(Objective):
         features_RD = torch.cat([step.encode(view).pooled(self.cfg.pool) for view in self.cfg.views()])
         # one view at a time, since a batch norm over both would leak information from one view to the other
         projected_RD = torch.cat([self.head(view_BD) for view_BD in features_RD.chunk(2)])
-        own_RD = F.normalize(layers.upcast(projected_RD), dim=1)
-        return {"simclr": nt_xent(own_RD, Gathered.of(own_RD, batch.index_B.repeat(2), self.training), self.cfg.temperature)}
+        unit_RD = F.normalize(layers.upcast(projected_RD), dim=1)
+        return {"simclr": nt_xent(unit_RD, Gathered.gather(unit_RD, batch.index_B.repeat(2), self.training), self.cfg.temperature)}

@@ -18,10 +18,11 @@ from vitssl.objectives.losses import Gathered, nt_xent
 from vitssl.objectives.step import Step
 
 VIEW = "sit"  # name of the view that this objective makes
-A = {"sit_rotation": 1.0, "sit_contrast": 1.0, "sit_reconstruction": 0.5}  # factor a in each term's uncertainty weight, as in the code
+# factor a in each term's uncertainty weight, as in the code
+UNCERTAINTY_FACTORS = {"sit_rotation": 1.0, "sit_contrast": 1.0, "sit_reconstruction": 0.5}
 
 
-def turned(images_RCHW: Tensor, quarters_R: Tensor) -> Tensor:
+def rotated(images_RCHW: Tensor, quarters_R: Tensor) -> Tensor:
     """Rotate each square image counterclockwise by its number of quarter turns, as ``torch.rot90`` does."""
     quarters = quarters_R[:, None, None, None]
     images_RCHW = torch.where(quarters % 2 == 1, images_RCHW.transpose(2, 3), images_RCHW)
@@ -39,7 +40,7 @@ class Sit(Objective):
         log_weights: the parameter s of each term if uncertainty is learned, otherwise None.
     """
 
-    reconstructs, whole_pass = True, False
+    reconstructs, has_full_pass = True, False
 
     def __init__(self, cfg: SitConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
@@ -48,19 +49,21 @@ class Sit(Objective):
         self.projection = nn.Linear(backbone.embed_dim, cfg.out_dim)
         layers.init_linear(self, run.backbone.init)
         self.decoder = PixelDecoder(backbone.embed_dim, backbone.stride, 0, "gelu")
-        self.log_weights = None if cfg.uncertainty == "none" else nn.ParameterDict({name: nn.Parameter(torch.ones(())) for name in A})
+        self.log_weights = (
+            None if cfg.uncertainty == "none" else nn.ParameterDict({name: nn.Parameter(torch.ones(())) for name in UNCERTAINTY_FACTORS})
+        )
 
     def forward(self, step: Step, batch: Batch, progress: Tensor) -> dict[str, Tensor]:
         images_RCHW = step.images(self.cfg.view)
         with torch.no_grad():
             quarters_R = torch.randint(4, (len(images_RCHW),), device=images_RCHW.device)
-            turned_RCHW = turned(images_RCHW, quarters_R)
-            step.add(VIEW, corrupt(turned_RCHW, len(batch.index_B), self.cfg))
+            rotated_RCHW = rotated(images_RCHW, quarters_R)
+            step.add(VIEW, corrupt(rotated_RCHW, len(batch.index_B), self.cfg))
         features = step.encode(VIEW)
         terms = {
             "sit_rotation": F.cross_entropy(layers.upcast(self.rotation(features.pooled("cls"))), quarters_R),
             "sit_contrast": self._contrast(features.pooled("reg"), batch.index_B.repeat(2)),
-            "sit_reconstruction": F.l1_loss(layers.upcast(self.decoder(features)), turned_RCHW),
+            "sit_reconstruction": F.l1_loss(layers.upcast(self.decoder(features)), rotated_RCHW),
         }
         if self.log_weights is not None:
             terms["sit_uncertainty"] = torch.stack(list(self.log_weights.values())).sum() / 2
@@ -77,12 +80,12 @@ class Sit(Objective):
 
         That weight is exp(-a s), or a exp(-s) as in the first release.
         """
-        if self.log_weights is None or term not in A:
+        if self.log_weights is None or term not in UNCERTAINTY_FACTORS:
             return self.cfg.weight
-        a, s = A[term], self.log_weights[term]
+        a, s = UNCERTAINTY_FACTORS[term], self.log_weights[term]
         return self.cfg.weight * (torch.exp(-a * s) if self.cfg.uncertainty == "exponent" else a * torch.exp(-s))
 
     def _contrast(self, tokens_RD: Tensor, images_R: Tensor) -> Tensor:
-        own_RD = F.normalize(layers.upcast(self.projection(tokens_RD)), dim=1)
+        unit_RD = F.normalize(layers.upcast(self.projection(tokens_RD)), dim=1)
         all_ranks = self.training and self.cfg.negatives == "global"
-        return nt_xent(own_RD, Gathered.of(own_RD, images_R, all_ranks), self.cfg.temperature)
+        return nt_xent(unit_RD, Gathered.gather(unit_RD, images_R, all_ranks), self.cfg.temperature)

@@ -25,14 +25,14 @@ class Step:
         backbone: the network.
         batch: the views.
         out_indices: the intermediate layers whose features any objective reads.
-        whole_pass: whether any objective makes a full pass.
+        has_full_pass: whether any objective makes a full pass.
         frozen: whether the backbone stays untrained.
     """
 
     def __init__(
-        self, backbone: Backbone, batch: Batch, *, out_indices: tuple[int, ...] = (), whole_pass: bool = True, frozen: bool = False
+        self, backbone: Backbone, batch: Batch, *, out_indices: tuple[int, ...] = (), has_full_pass: bool = True, frozen: bool = False
     ):
-        self._backbone, self._out_indices, self._whole_pass, self._frozen = backbone, out_indices, whole_pass, frozen
+        self._backbone, self._out_indices, self._has_full_pass, self._frozen = backbone, out_indices, has_full_pass, frozen
         self._views, self._given = dict(batch.views), frozenset(batch.views)
         self._embedded: dict[str, Embedded] = {}
         self._passes: dict[str, Features] = {}
@@ -50,16 +50,16 @@ class Step:
             return self._passes[view]
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self._frozen):
             if view not in self._embedded:
-                with self._statistics(whole=view in self._given):
+                with self._statistics(full=view in self._given):
                     self._embedded[view] = self._backbone.embed(self._views[view])
-            with self._statistics(whole=view in self._given and full):
+            with self._statistics(full=view in self._given and full):
                 features = self._backbone(self._embedded[view], keep_BM, mask_BN, self._out_indices)
         if full:
             self._passes[view] = features
         return features
 
-    def _statistics(self, whole: bool) -> AbstractContextManager[None]:
-        return nullcontext() if whole or not self._whole_pass else norms.frozen_statistics(self._backbone)
+    def _statistics(self, full: bool) -> AbstractContextManager[None]:
+        return nullcontext() if full or not self._has_full_pass else norms.frozen_statistics(self._backbone)
 
     def norm(self, tokens: Tensor) -> Tensor:
         """Apply the backbone's final norm to intermediate tokens (..., D) of the output's width."""

@@ -63,7 +63,7 @@ def refuse_other_image(job: dict[str, Any]) -> None:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def run_lock(folder: Path) -> Iterator[None]:
     """Context that locks the run's folder, in which two processes would mix their checkpoints and records.
 
     Raises:
@@ -102,10 +102,10 @@ def number(folder: Path) -> int:
     It is the highest number that any rank finds, since another node may see the newest record late. No rank writes a record before all
     ranks have looked.
     """
-    return int(dist.all_max(torch.tensor([_next(folder)], dtype=torch.int32)))
+    return int(dist.all_max(torch.tensor([_next_number(folder)], dtype=torch.int32)))
 
 
-def _next(folder: Path) -> int:
+def _next_number(folder: Path) -> int:
     """Return one more than the number of the last attempt that left an energy record or a failure; 0 if there is none."""
     recorded = [int(match[1]) for path in folder.glob("emissions-*.json") if (match := re.match(r"emissions-(\d{1,9})-", path.name))]
     failed = [failure["attempt"] for failure in read_events(folder / "errors.jsonl")]
@@ -113,7 +113,7 @@ def _next(folder: Path) -> int:
 
 
 @contextmanager
-def told_once_if_removed(folder: Path) -> Iterator[None]:
+def silence_removal_errors(folder: Path) -> Iterator[None]:
     """Context in which threads do not report the removal of the run's folder, which training reports once itself.
 
     A thread such as TensorBoard's fails to write when a folder inside the run's folder has gone. The rest of the run's folder may still be
@@ -146,7 +146,7 @@ class ErrorFile:
         self._path, self._all = folder / ERROR, folder / "errors.jsonl"
 
     def __enter__(self) -> None:
-        self._attempt = _next(self._path.parent)
+        self._attempt = _next_number(self._path.parent)
         if dist.is_main():
             self._path.unlink(missing_ok=True)
             _cut_last_line(self._all)

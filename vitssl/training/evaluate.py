@@ -32,7 +32,7 @@ def in_training(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -
     if best_evals and not train_state.has_best():
         log.say(f"{train_state.folder / BEST} is missing, so that {' and '.join(best_evals)} cannot be evaluated")
     elif best_evals:  # the evaluation above may have changed which weights are the best
-        results |= _of_best(train_state, best_evals, results)
+        results |= _evaluate_best(train_state, best_evals, results)
     train_state.subject.forget_features()
     train_state.model.train()
     progress.to_evaluate = False
@@ -47,14 +47,14 @@ def in_training(train_state: TrainState, log: Log, due: dict[str, EvalConfig]) -
         write_results(train_state.folder, configured, results, (train_state.epoch, best_epoch), train_state.index.classes)
 
 
-def _of_best(train_state: TrainState, of_best: dict[str, EvalConfig], results: dict[str, Result]) -> dict[str, Result]:
-    """Run the evaluators ``of_best`` on the best weights; if the present weights are the best, take over equal ``results``."""
+def _evaluate_best(train_state: TrainState, best_evals: dict[str, EvalConfig], results: dict[str, Result]) -> dict[str, Result]:
+    """Run the evaluators ``best_evals`` on the best weights; if the present weights are the best, take over equal ``results``."""
     reused = {}
     if train_state.is_best:
         by_fields = {tuple(train_state.evals[name].defining().items()): result for name, result in results.items()}
-        reusable = {name: by_fields.get(tuple((cfg.defining() | {"weights": "model"}).items())) for name, cfg in of_best.items()}
+        reusable = {name: by_fields.get(tuple((cfg.defining() | {"weights": "model"}).items())) for name, cfg in best_evals.items()}
         reused = {name: result for name, result in reusable.items() if result is not None}
-    remaining = {name: cfg for name, cfg in of_best.items() if name not in reused}
+    remaining = {name: cfg for name, cfg in best_evals.items() if name not in reused}
     return reused | evaluators.evaluate(train_state.subject, remaining, complete=True)
 
 

@@ -63,7 +63,7 @@ class Log:
         self._file = self._path.open("a", buffering=1)
         self._loggers = loggers.start(folder, step, also)
         self._sweep, self._begun_s = json.loads(os.environ.get(SWEEP, "{}")), time.time()
-        self._lines = folder / LINES if self._sweep else None
+        self._lines_path = folder / LINES if self._sweep else None
         self._name = " ".join(filter(None, (self._sweep.get("position"), folder.name)))
         self._bar, self._last_line_s = _progress_bar(alone=self._sweep.get("side_by_side", 1) == 1), time.time()
         self._task = self._bar.add_task(self._sweep.get("position") or folder.name, total=total_steps, completed=step, note="")
@@ -123,9 +123,9 @@ class Log:
             if on_screen:
                 self._bar.console.print(text, soft_wrap=True)
         with suppress(OSError):
-            if self._lines is not None:
-                self._lines.parent.mkdir(exist_ok=True)
-                with self._lines.open("a", encoding="utf-8", errors="surrogateescape") as lines:
+            if self._lines_path is not None:
+                self._lines_path.parent.mkdir(exist_ok=True)
+                with self._lines_path.open("a", encoding="utf-8", errors="surrogateescape") as lines:
                     lines.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {text}\n")
 
     def close(self) -> None:
@@ -207,7 +207,7 @@ class Meter:
         step_values = torch.stack([sum(values["loss"].values()), *values["terms"].values()])
         self._unseen.append((list(values["terms"]), _OnHost(step_values)))
 
-    def finite(self, newest: bool = False) -> bool:
+    def is_finite(self, newest: bool = False) -> bool:
         """Whether losses and gradients of all steps so far were finite; the newest step is left to the next call.
 
         With ``newest`` this includes the newest step, and waits for the device.
@@ -218,15 +218,15 @@ class Meter:
             self._unseen.popleft()
         return True
 
-    def broken(self) -> list[str]:
-        """Return the terms that were not finite, on this rank, in the step that `finite` refused; empty if all or none were finite."""
+    def nonfinite_terms(self) -> list[str]:
+        """Return the terms that were not finite, on this rank, in the step that `is_finite` refused; empty if all or none were finite."""
         if not self._unseen:
             return []
         names, values = self._unseen[0]
         finite = torch.isfinite(values.get()[1:]).tolist()
         return [name for name, is_finite in zip(names, finite, strict=True) if not is_finite] if any(finite) else []
 
-    def take(self, batch_size: int, **facts: Any) -> float:
+    def begin_line(self, batch_size: int, **facts: Any) -> float:
         """Begin a log line: means over steps and ranks since the last line, images per second over all ranks, and ``facts``.
 
         Returns:
@@ -239,8 +239,8 @@ class Meter:
         self._restart()
         return step_s
 
-    def line(self) -> dict[str, Any] | None:
-        """Return the line that `take` began, once; None if there is none."""
+    def pop_line(self) -> dict[str, Any] | None:
+        """Return the line that `begin_line` began, once; None if there is none."""
         if self._line is None:
             return None
         (counts, copy, facts), self._line = self._line, None

@@ -16,7 +16,7 @@ SLACK_S = 90  # SLURM checks the time once a minute, and asking it for another s
 LAUNCHER = "launcher"  # a file beside the stop file, which the launcher keeps locked as long as it lives
 
 
-def asked(stop_file: str) -> bool:
+def is_stop_requested(stop_file: str) -> bool:
     """Whether the launcher wants its run to stop, or is gone (for example killed), so that nobody would learn how the run ended."""
     return os.path.exists(stop_file) or _is_free(os.path.join(os.path.dirname(stop_file), LAUNCHER))
 
@@ -72,7 +72,7 @@ class StopRequest:
         self._flagged = True
 
     def __bool__(self) -> bool:
-        return self._flagged or (self._file is not None and asked(self._file)) or self._out_of_time()
+        return self._flagged or (self._file is not None and is_stop_requested(self._file)) or self._out_of_time()
 
     def _out_of_time(self) -> bool:
         return time.time() + min(self._needs_s + SLACK_S, self._most_s) >= self._ends_at

@@ -23,7 +23,7 @@ from vitssl.data.index import load_index
 from vitssl.data.loading.batch import Batch
 from vitssl.data.loading.cache import private_folder
 from vitssl.data.loading.loader import TrainLoader
-from vitssl.data.loading.on_stream import groups, on_own_stream
+from vitssl.data.loading.on_stream import on_own_stream, slice_groups
 from vitssl.data.loading.subset import split_of
 from vitssl.run_folder import BEST, LAST
 from vitssl.training import memory, optim, passes, pictures
@@ -79,9 +79,9 @@ class TrainState:
         Each slice is made when it is asked for, or on a GPU just before.
         """
         steps = self.loader.batches(start_step, stop_step)
-        group_size = self.views.at_once(self.loader.slice_size, self.loader.largest_px)
-        raws = groups((raw for slices in steps for raw in slices), group_size, start_step * self.accumulate)
-        with contextlib.closing(on_own_stream((self.views.of(group) for group in raws), self.device)) as batches:
+        group_size = self.views.slices_at_once(self.loader.slice_size, self.loader.largest_px)
+        raws = slice_groups((raw for slices in steps for raw in slices), group_size, start_step * self.accumulate)
+        with contextlib.closing(on_own_stream((self.views.make_batches(group) for group in raws), self.device)) as batches:
             for _ in range(start_step, stop_step):
                 yield islice(batches, self.accumulate)
 

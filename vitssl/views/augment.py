@@ -137,13 +137,13 @@ class SampledOps(NamedTuple):
             fill_C: colour of pixels from outside of the image.
             interpolation: of the geometric operation.
         """
-        map_B33, moved_B = self.geometry(side)
+        map_B33, moved_B = self.affine_maps(side)
         yield ImageOp(partial(warp, fill_C=fill_C, interpolation=interpolation), moved_B, map_B33[:, :2])
         for operation_B, argument_B in zip(self.operation_BT.T, self.argument_BT.T, strict=True):
             for operation in np.unique(operation_B[operation_B >= len(GEOMETRY)]):
                 yield ImageOp(color.OPS[OPERATIONS[operation]], operation_B == operation, argument_B)
 
-    def geometry(self, side: int) -> tuple[np.ndarray, np.ndarray]:
+    def affine_maps(self, side: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the affine map of each image, (B, 3, 3), and whether the image has any geometric operation, (B,)."""
         map_B33 = np.tile(np.eye(3), (len(self.operation_BT), 1, 1))
         for operation_B, argument_B in zip(self.operation_BT.T, self.argument_BT.T, strict=True):
@@ -209,12 +209,12 @@ class Policy(NamedTuple):
         return SampledOps(operation_BT, argument_BT)
 
 
-def parse(text: str, where: str = "") -> Policy:
+def parse_policy(text: str, field_prefix: str = "") -> Policy:
     """Return the policy that ``text`` describes: ``original``, ``cifar10``, or RandAugment such as ``rand-m9-mstd0.5-inc1``.
 
     Args:
         text: the value of the field ``auto_augment``.
-        where: path of the view, which errors put before the field's name.
+        field_prefix: path of the view, which errors put before the field's name.
 
     Raises:
         ConfigError: an unknown name or section.
@@ -226,13 +226,13 @@ def parse(text: str, where: str = "") -> Policy:
         return _auto_augment(AUTO_AUGMENT[text])
     if name != "rand":
         reason = f"{text!r} is none of rand-m9-mstd0.5-inc1 (and the like), {', '.join(AUTO_AUGMENT)}"
-        raise ConfigError(reason, f"{where}auto_augment")
+        raise ConfigError(reason, f"{field_prefix}auto_augment")
     options = {"m": HIGHEST, "mstd": 0.0, "inc": 0.0, "n": 2.0, "p": 0.5}  # timm's defaults
     for section in sections:
         match = re.fullmatch(r"([a-z]+)(\d+\.?\d*)", section)
         if match is None or match[1] not in options:
             reason = f"{text!r}: {section!r} is none of {', '.join(options)} followed by a number"
-            raise ConfigError(reason, f"{where}auto_augment")
+            raise ConfigError(reason, f"{field_prefix}auto_augment")
         options[match[1]] = float(match[2])
     names = RAND_AUGMENT_INCREASING if options["inc"] else RAND_AUGMENT
     rows = np.tile(np.arange(len(names))[:, None], int(options["n"]))

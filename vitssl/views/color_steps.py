@@ -30,8 +30,8 @@ def color_ops(steps: list[ColorStep], random: StepRandom) -> Iterator[ImageOp]:
             for name, op in choice.chosen().items():
                 purpose = _purpose(name, counts)
                 chosen_B = (random.uniform(purpose) < op.prob) & (choice_B == i)
-                for operation, argument, whom_B in _operations(op, purpose, random):
-                    yield ImageOp(operation, chosen_B & whom_B, np.broadcast_to(argument, chosen_B.shape))
+                for operation, argument, affected_B in _operations(op, purpose, random):
+                    yield ImageOp(operation, chosen_B & affected_B, np.broadcast_to(argument, chosen_B.shape))
 
 
 def _purpose(name: str, counts: Counter[str]) -> str:

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from vitssl.config import View
 from vitssl.data.loading.batch import Batch, RawBatch
-from vitssl.data.pixels.layout import places, shape_of
-from vitssl.views.augment import parse
+from vitssl.data.pixels.layout import shape_of, unbind_images
+from vitssl.views.augment import parse_policy
 from vitssl.views.color_steps import color_ops
 from vitssl.views.crop import centre_windows, crop_windows
 from vitssl.views.erase import erase
@@ -35,7 +35,7 @@ def _chunks(pixels: Tensor, sizes_B2: np.ndarray, copies: int, side: int) -> Ite
     """
     B, most = len(sizes_B2), CHUNK_FLOATS[pixels.device.type] // 3
     if pixels.ndim == 1:
-        images = list(places(pixels, sizes_B2))
+        images = list(unbind_images(pixels, sizes_B2))
         for first in range(0, copies * B, B):
             for run in _runs(sizes_B2, most, side):
                 yield slice(first + run.start, first + run.stop), _padded(images[run])
@@ -88,7 +88,9 @@ def _joined(batches: Sequence[Tensor], sizes: Sequence[np.ndarray]) -> Tensor:
         return batches[0]
     shape = shape_of(np.concatenate(sizes))
     if len(shape) == 1 or any(pixels.ndim == 1 for pixels in batches):
-        return torch.cat([image.flatten() for pixels, sizes_B2 in zip(batches, sizes, strict=True) for image in places(pixels, sizes_B2)])
+        return torch.cat(
+            [image.flatten() for pixels, sizes_B2 in zip(batches, sizes, strict=True) for image in unbind_images(pixels, sizes_B2)]
+        )
     if all(pixels.shape[1:] == shape[1:] for pixels in batches):
         return torch.cat(list(batches))
     joined = batches[0].new_zeros(shape)
@@ -137,16 +139,16 @@ class TrainViews:
         device: torch.device,
     ):  # fmt: skip
         self._views, self._image_size, self._num_classes, self._seed, self._device = views, image_size, num_classes, seed, device
-        self._policies = {name: parse(view.auto_augment, f"data.views.{name}.") for name, view in views.items() if view.auto_augment}
+        self._policies = {name: parse_policy(view.auto_augment, f"data.views.{name}.") for name, view in views.items() if view.auto_augment}
         self._normalize = _Normalize(mean, std, device)
         self._fill_C = (torch.tensor(mean, device=device) * LEVELS).round()
 
     def __call__(self, raw: RawBatch) -> Batch:
         """Make all views of a slice; targets are int64 (V * B,), or float (V * B, K) if mixup or cutmix is on."""
-        (batch,) = self.of([raw])
+        (batch,) = self.make_batches([raw])
         return batch
 
-    def at_once(self, batch_size: int, largest_px: int) -> int:
+    def slices_at_once(self, batch_size: int, largest_px: int) -> int:
         """Return how many slices to make together: on a GPU up to a chunk, since launching costs as much for few images as for many.
 
         Args:
@@ -157,7 +159,7 @@ class TrainViews:
         floats = batch_size * max(view_floats, 3 * largest_px // 4)
         return max(1, min(MOST_AT_ONCE[self._device.type], CHUNK_FLOATS[self._device.type] // floats))
 
-    def of(self, raws: Sequence[RawBatch]) -> list[Batch]:
+    def make_batches(self, raws: Sequence[RawBatch]) -> list[Batch]:
         """Make all views of each slice."""
         on_device = [_on_device(raw, self._device) for raw in raws]
         batches = [Batch({}, {}, index_B, raw.labelled) for raw, (_, _, index_B) in zip(raws, on_device, strict=True)]

@@ -72,16 +72,16 @@ def _loaded(architecture: timm_names.Architecture, tensors: str, trained: Traine
     size, crop = trained.run.data.image_size, trained.run.data.eval_crop
     mean, std = (tuple(round(value, 6) for value in values) for values in (trained.mean, trained.std))
     transform = f"timm.data.create_transform({size}, interpolation='bicubic', mean={mean}, std={std}, crop_pct={crop})"
-    return f"model = {architecture.call()}; model.load_state_dict({tensors}); model.eval(); transform = {transform}{_before(trained)}"
+    return f"model = {architecture.call()}; model.load_state_dict({tensors}); model.eval(); transform = {transform}{_resize_note(trained)}"
 
 
-def _before(trained: Trained) -> str:
+def _resize_note(trained: Trained) -> str:
     """Return a Python comment on what is done to images before the transform; empty if nothing is."""
     shrunk = card.shrunk(trained.run.data.cache_px)
     return f"  # {shrunk}" if shrunk else ""
 
 
-def _facts(trained: Trained, classifier: bool) -> dict[str, str]:
+def _metadata(trained: Trained, classifier: bool) -> dict[str, str]:
     """Return metadata that no shape tells: the fields of a Run that an import reads, and the class names."""
     run, size = trained.run, config.size_of(trained.run.backbone)
     fields = {
@@ -101,7 +101,7 @@ def _facts(trained: Trained, classifier: bool) -> dict[str, str]:
 
 def _to_safetensors(trained: Trained, out: Path, classifier: bool) -> str:
     tensors = timm_names.named_tensors(trained.model, trained.run, classifier)
-    write_atomically(out, safetensors.save(tensors, _facts(trained, classifier)))
+    write_atomically(out, safetensors.save(tensors, _metadata(trained, classifier)))
     tensors_of_file = f"safetensors.torch.load_file({str(out)!r})"
     architecture = timm_names.same_in_timm(trained.run, len(trained.classes) if classifier else 0)
     return tensors_of_file if architecture is None else _loaded(architecture, tensors_of_file, trained)
@@ -124,11 +124,11 @@ def _to_huggingface(trained: Trained, out: Path, classifier: bool) -> str:
         "pretrained_cfg": {"tag": "vitssl", "num_classes": architecture.args["num_classes"], "pool_size": None, **feeding, **modules},
     }
     out.mkdir(exist_ok=True)
-    write_atomically(out / "model.safetensors", safetensors.save(network.state_dict(), _facts(trained, classifier)))
+    write_atomically(out / "model.safetensors", safetensors.save(network.state_dict(), _metadata(trained, classifier)))
     write_json(out / "config.json", content)
     (out / "README.md").write_text(card.text(trained.folder, classifier, trained.checkpoint, trained.weights))
     transform = "timm.data.create_transform(**timm.data.resolve_model_data_config(model))"
-    return f"model = timm.create_model({f'local-dir:{out}'!r}, pretrained=True).eval(); transform = {transform}{_before(trained)}"
+    return f"model = timm.create_model({f'local-dir:{out}'!r}, pretrained=True).eval(); transform = {transform}{_resize_note(trained)}"
 
 
 def _to_onnx(trained: Trained, out: Path, classifier: bool) -> str:

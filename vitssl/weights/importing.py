@@ -26,7 +26,7 @@ from vitssl.words import counted, note
 
 FIELDS, CLASSES = "vitssl.fields", "vitssl.classes"  # keys of a safetensors file's metadata, with values in JSON
 # fields of the Run that an export writes there, since no shape tells them
-NOTED = (
+EXPORTED_FIELDS = (
     "data.image_size", "data.eval_crop", "data.mean", "data.std", "backbone.num_heads", "backbone.attention_scale",
     "objectives.classify.pool",
 )  # fmt: skip
@@ -50,30 +50,30 @@ def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequ
     content = tensor_files.read(file)
     if content.keys() >= {"model", "data", "progress"}:
         raise ConfigError("this is a run's own checkpoint: its folder needs no import, and `init_from` takes it too", place=str(file))
-    noted, names = _noted(file)
+    exported_fields, names = _export_metadata(file)
     origin = {"file": str(file.resolve()), "sha256": hash_file(file), "layout": layout, "settings": sorted(settings)}
     origin |= {"backbone": True} if backbone else {}
     folder = out or imported_folder(layout, file, origin["sha256"])
     if backbone:
-        noted = {name: value for name, value in noted.items() if not name.startswith("objectives.")}
+        exported_fields = {name: value for name, value in exported_fields.items() if not name.startswith("objectives.")}
         folder = out or folder.with_name(f"{folder.name}-backbone")  # a sweep may import the whole file too
     key = hashlib.sha256(json.dumps({**origin, "file": None}, sort_keys=True).encode()).hexdigest()[:12]
-    if _is_there(folder, key):
+    if _is_imported(folder, key):
         return folder
     check_place(folder)
     try:
         tensors = _read(content, LAYOUT_TABLE[layout], file)
         if backbone:
             tensors.keep("backbone.")
-        run = _run(tensors, content, LAYOUT_TABLE[layout], noted, settings)
+        run = _run(tensors, content, LAYOUT_TABLE[layout], exported_fields, settings)
         network = model.build(run, _num_classes(tensors))
         _fill(network, tensors)
         tensor_files.check_finite(network.state_dict(), "", file)  # a number may overflow the network's type
-        _compare_with_timm(tensors, content, layout, noted, settings)
+        _compare_with_timm(tensors, content, layout, exported_fields, settings)
     except ConfigError as error:
         raise ConfigError(error.reason, error.field, error.place or str(file)) from None
     data = _data_facts(run, _num_classes(tensors), names)
-    _write(folder, run, network, data, {"identity": key, "imported": origin | _told(content)})
+    _write(folder, run, network, data, {"identity": key, "imported": origin | _training_facts(content)})
     return folder
 
 
@@ -90,7 +90,7 @@ def describe(folder: Path) -> str:
     return f"{network}, for images of {run.data.image_size} px ({channels}){with_objectives}"
 
 
-def _is_there(folder: Path, key: str) -> bool:
+def _is_imported(folder: Path, key: str) -> bool:
     """Whether ``folder`` already holds the import that ``key`` identifies.
 
     Raises:
@@ -108,7 +108,7 @@ def _is_there(folder: Path, key: str) -> bool:
     return False
 
 
-def _told(content: dict[str, Any]) -> dict[str, Any]:
+def _training_facts(content: dict[str, Any]) -> dict[str, Any]:
     """Return what the file says about its training."""
     epoch = content.get("epoch")
     return {"epoch": epoch} if isinstance(epoch, int | float) else {}
@@ -130,7 +130,7 @@ def _read(content: dict[str, Any], layout: Layout, file: Path) -> Tensors:
         content = content[key]
     tensors = Tensors()
     for key, names in layout.parts.items() if present else [("", layout.bare)]:
-        bare = _bare(content[key] if key else content)
+        bare = _strip_prefixes(content[key] if key else content)
         if not bare:
             raise ConfigError(f"{key!r} holds no tensors" if key else f"it holds no tensors; files of this layout have {_listed(layout)}")
         tensor_files.check_finite(bare, key, file)
@@ -138,7 +138,7 @@ def _read(content: dict[str, Any], layout: Layout, file: Path) -> Tensors:
     return tensors
 
 
-def _bare(content: Any) -> dict[str, Tensor]:
+def _strip_prefixes(content: Any) -> dict[str, Tensor]:
     """Return a network's tensors without the prefixes that DDP and moving averages put before their names."""
     tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)} if isinstance(content, dict) else {}
     for prefix in ("ema.", "module."):
@@ -172,17 +172,17 @@ def _fill(network: model.Model, tensors: Tensors) -> None:
     # compared in the size that they have in the file: the conversion resizes them
     tables = [name for name in ours.keys() & tensors.keys() if name.endswith("relative_position_bias_table")]
     if problems := tensor_files.mismatches(ours, theirs | {name: tensors[name] for name in tables}):
-        raise ConfigError(tensor_files.first_of({tensors.there(name): problem for name, problem in problems.items()}))
+        raise ConfigError(tensor_files.first_of({tensors.name_in_file(name): problem for name, problem in problems.items()}))
     network.load_state_dict(theirs)
 
 
 # ------------------------------------------------------------------------------------------------------------------ run
 
 
-def _run(tensors: Tensors, content: dict[str, Any], layout: Layout, noted: dict[str, Any], settings: Sequence[str]) -> Run:
+def _run(tensors: Tensors, content: dict[str, Any], layout: Layout, exported_fields: dict[str, Any], settings: Sequence[str]) -> Run:
     """Return the network's Run: its fields from the shapes, overridden by an export's notes, and both by the user's ``settings``."""
     fields = shapes.fields(tensors) | layout.objectives(tensors, content) | {"data.shards": NO_SHARDS, "data.normalize": "imagenet"}
-    fields |= _as_timm_feeds_it(_released_as(content)) | noted
+    fields |= _timm_data_fields(_released_as(content)) | exported_fields
     set_fields = [word.partition("=")[0] for word in settings]
     if fields.get("backbone.num_heads", 1) is None and "backbone.num_heads" not in set_fields:
         width = tensors.shape("backbone.norm.weight", 1)[0] if "backbone.norm.weight" in tensors else "this"
@@ -201,7 +201,9 @@ def _released_as(content: dict[str, Any]) -> str | None:
     return source.removeprefix(RELEASED) if "model" in content and isinstance(source, str) and source.startswith(RELEASED) else None
 
 
-def _compare_with_timm(tensors: Tensors, content: dict[str, Any], layout: str, noted: dict[str, Any], settings: Sequence[str]) -> None:
+def _compare_with_timm(
+    tensors: Tensors, content: dict[str, Any], layout: str, exported_fields: dict[str, Any], settings: Sequence[str]
+) -> None:
     """Check that the network made here from a released file is timm's, with the user's backbone fields, at the image size of its training.
 
     Raises:
@@ -214,13 +216,13 @@ def _compare_with_timm(tensors: Tensors, content: dict[str, Any], layout: str, n
         note(f"{name} is not compared with timm's network, as its name is not timm's")
         return
     backbone_settings = [word for word in settings if word.startswith("backbone.")]
-    run = _run(tensors, content, LAYOUT_TABLE[layout], noted, backbone_settings)
+    run = _run(tensors, content, LAYOUT_TABLE[layout], exported_fields, backbone_settings)
     network = model.build(run, _num_classes(tensors))
     _fill(network, tensors)
     released.check_same(name, content["model"], network, _num_classes(tensors), run.data.image_size)
 
 
-def _as_timm_feeds_it(name: str | None) -> dict[str, Any]:
+def _timm_data_fields(name: str | None) -> dict[str, Any]:
     """Return the image size, channel statistics and crop that timm uses for a network of its hub, as fields of ``data``."""
     import timm
 
@@ -235,7 +237,7 @@ def _num_classes(tensors: Tensors) -> int:
     return tensors.shape(f"{HEAD}weight", 2)[0] if f"{HEAD}weight" in tensors else 0
 
 
-def _noted(file: Path) -> tuple[dict[str, Any], list[str]]:
+def _export_metadata(file: Path) -> tuple[dict[str, Any], list[str]]:
     """Return the fields and class names that an export of this project wrote beside its tensors; none for other files."""
     if not tensor_files.is_safetensors(file):
         return {}, []
@@ -249,7 +251,7 @@ def _noted(file: Path) -> tuple[dict[str, Any], list[str]]:
         raise ConfigError("its metadata are damaged (not those of an export)", place=str(file))
     for field, problem in records.problems([str], classes):
         raise ConfigError(f"its metadata are damaged ({CLASSES}{field}: {problem})", place=str(file))
-    return {name: fields[name] for name in NOTED if name in fields}, classes
+    return {name: fields[name] for name in EXPORTED_FIELDS if name in fields}, classes
 
 
 def _data_facts(run: Run, num_classes: int, names: list[str]) -> dict[str, Any]:

@@ -194,7 +194,7 @@ def _drloc(tensors: Tensors, content: dict[str, Any]) -> dict[str, Any]:
     return fields | {"objectives.drloc": options | {"multi_scale": multi_scale, "features": "normed" if t2t else "raw"}}
 
 
-def _dino_before(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _prepare_dino(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Give DINOv2's registers timm's name and, as timm does, add the class token's position to that token; registers have no positions."""
     positions_1TD, cls_11D = (tensors.get(name, torch.zeros(0)) for name in ("pos_embed", "cls_token"))
     if "register_tokens" not in tensors or positions_1TD.dim() != 3 or positions_1TD[:, :1].shape != cls_11D.shape:
@@ -204,20 +204,20 @@ def _dino_before(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return others | with_position | {"reg_token": tensors["register_tokens"]}
 
 
-def _timm_before(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _prepare_timm(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     if "dist_token" in tensors:
         raise ConfigError("it has a distillation token, which --as deit reads")
     return tensors
 
 
-def _sit_before(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _prepare_sit(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Drop the heads of SiT's pretext tasks if the file is a pretraining's."""
     if "convTrans.weight" not in tensors:
         return tensors
     return {name: value for name, value in tensors.items() if not name.startswith(SIT_TASKS)}
 
 
-def _drloc_before(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _prepare_drloc(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """Give the tensors of the code's ResNet and CvT the names of ours, and drop T2T's fixed positions."""
     if "model.0.weight" in tensors:
         parts = ((re.match(r"model\.(\d+)\.", name), name, value) for name, value in tensors.items())
@@ -241,12 +241,12 @@ def _cvt_tensor(name: str, value: Tensor) -> tuple[str, Tensor]:
 
 LAYOUT_TABLE = {
     "mae": Layout({"model": MAE}, MAE, _mae),
-    "dino": Layout({"student": DINO, "teacher": DINO_TEACHER}, RELEASED_VIT, _dino, _dino_before),
+    "dino": Layout({"student": DINO, "teacher": DINO_TEACHER}, RELEASED_VIT, _dino, _prepare_dino),
     "ssat": Layout({"model": MAE}, MAE, _ssat),
     "gmml": Layout({"SiT_model": GMML}, LINEAR, _gmml),
-    "sit": Layout({"model": SIT}, SIT, _classify, _sit_before),
+    "sit": Layout({"model": SIT}, SIT, _classify, _prepare_sit),
     "lut": Layout({"model": LUT, "model_ema": LUT_TEACHER}, VIT, _lut),
-    "drloc": Layout({"model": DRLOC}, DRLOC, _drloc, _drloc_before),
+    "drloc": Layout({"model": DRLOC}, DRLOC, _drloc, _prepare_drloc),
     "deit": Layout({"model": DEIT}, DEIT, _classify),
-    "timm": Layout({"model": TIMM}, TIMM, _classify, _timm_before),
+    "timm": Layout({"model": TIMM}, TIMM, _classify, _prepare_timm),
 }

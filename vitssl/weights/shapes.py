@@ -19,7 +19,7 @@ from vitssl.words import counted
 
 USUAL_SIZE_PX = 224  # of the images, if no shape tells it
 LAYER_SCALE = 1e-5  # initial value in networks that have it; the weights replace it
-LONGEST = 80  # letters of a tensor's name, at most, in a message about this name
+MOST_NAME_CHARS = 80  # letters of a tensor's name, at most, in a message about this name
 HEADS_OF_WIDTH = {1280: 16}  # {width: heads}: ViT-H; the heads of all other released sizes are 64 wide
 
 
@@ -41,7 +41,7 @@ class Tensors(dict[str, Tensor]):
         for name in [name for name in self if not name.startswith(prefix)]:
             del self[name]
 
-    def there(self, name: str) -> str:
+    def name_in_file(self, name: str) -> str:
         """Return the name of a tensor in the file; for a missing tensor, the name that it would have beside the others."""
         if name in self.origin:
             return self.origin[name]
@@ -57,10 +57,10 @@ class Tensors(dict[str, Tensor]):
             ConfigError: the tensor is missing or empty, or does not have ``dims`` dimensions.
         """
         if name not in self:
-            raise ConfigError(f"{self.there(name)} is missing, so it is not a network of this layout")
+            raise ConfigError(f"{self.name_in_file(name)} is missing, so it is not a network of this layout")
         shape = self[name].shape
         if len(shape) != dims or not all(shape):
-            raise ConfigError(f"{self.there(name)} has shape {tuple(shape)}, and {dims} dimensions are expected, none of them empty")
+            raise ConfigError(f"{self.name_in_file(name)} has shape {tuple(shape)}, and {dims} dimensions are expected, none of them empty")
         return shape
 
     def count(self, pattern: str, most: int = BLOCKS) -> int:
@@ -72,7 +72,9 @@ class Tensors(dict[str, Tensor]):
         numbers = ((name, match[1].lstrip("0") or "0") for name in self if (match := re.match(pattern, name)))
         name, largest = max(numbers, key=lambda pair: (len(pair[1]), pair[1]), default=("", "-1"))
         if len(largest) > len(str(most)) or int(largest) >= most:
-            raise ConfigError(f"{self.there(name)[:LONGEST]} is one of more than {most:,}, and no network of this layout has as many")
+            raise ConfigError(
+                f"{self.name_in_file(name)[:MOST_NAME_CHARS]} is one of more than {most:,}, and no network of this layout has as many"
+            )
         return 1 + int(largest)
 
 
@@ -95,11 +97,11 @@ def _vit(tensors: Tensors) -> dict[str, Any]:
     side = math.isqrt(max(num_patches, 0))
     if side < 1 or side**2 != num_patches or positions_1TD[2] != dim:
         reason = f"positions of {counted(1 + registers, 'special token')} and a square grid of width {dim} are expected"
-        raise ConfigError(f"{tensors.there('backbone.pos_embed')} has shape {tuple(positions_1TD)}; {reason}")
+        raise ConfigError(f"{tensors.name_in_file('backbone.pos_embed')} has shape {tuple(positions_1TD)}; {reason}")
     patches_ND = tensors["backbone.pos_embed"][0, num_prefix:].float()
     is_sincos = dim % 4 == 0 and torch.allclose(patches_ND, sincos_positions((side, side), dim), atol=1e-4)
     return {
-        **_named("vit", _transformer(tensors) | {"embed_dim": dim, "patch_size": patch_px}),
+        **_size_fields("vit", _transformer(tensors) | {"embed_dim": dim, "patch_size": patch_px}),
         "backbone.reg_tokens": registers,
         "backbone.layer_scale": LAYER_SCALE if "backbone.blocks.0.ls1.gamma" in tensors else None,
         "backbone.positions": "sincos" if is_sincos else "learned",
@@ -130,7 +132,7 @@ def _swin(tensors: Tensors) -> dict[str, Any]:
     sizes["depths"] = [tensors.count(rf"backbone\.layers\.{i}\.blocks\.(\d+)\.") for i in range(stages)]
     sizes["qkv_bias"] = "backbone.layers.0.blocks.0.attn.qkv.bias" in tensors
     side = next(patches, None)
-    return _named("swin", sizes) | {
+    return _size_fields("swin", sizes) | {
         "backbone.window_size": window,
         "data.image_size": USUAL_SIZE_PX if side is None else side * patch_px,
     }
@@ -140,12 +142,12 @@ def _resnet(tensors: Tensors) -> dict[str, Any]:
     dim = tensors.shape("backbone.conv1.weight", 4)[0]
     stages = tensors.count(r"backbone\.layer(\d+)\.", 1 + _most_stages("resnet")) - 1
     depths = [tensors.count(rf"backbone\.layer{i + 1}\.(\d+)\.") for i in range(stages)]
-    return _named("resnet", {"embed_dim": dim, "depths": depths}) | {"data.image_size": USUAL_SIZE_PX}
+    return _size_fields("resnet", {"embed_dim": dim, "depths": depths}) | {"data.image_size": USUAL_SIZE_PX}
 
 
 def _t2t(tensors: Tensors) -> dict[str, Any]:
     dim = tensors.shape("backbone.cls_token", 3)[2]
-    return _named("t2t", _transformer(tensors) | {"embed_dim": dim}) | {"data.image_size": USUAL_SIZE_PX}
+    return _size_fields("t2t", _transformer(tensors) | {"embed_dim": dim}) | {"data.image_size": USUAL_SIZE_PX}
 
 
 def _cvt(tensors: Tensors) -> dict[str, Any]:
@@ -155,7 +157,7 @@ def _cvt(tensors: Tensors) -> dict[str, Any]:
     hidden, _ = tensors.shape("backbone.stage0.blocks.0.mlp.fc1.weight", 2)
     heads = dim // 64 if dim % 64 == 0 else None
     sizes = {"embed_dim": dim, "depths": depths, "num_heads": heads, "mlp_ratio": hidden / dim}
-    return _named("cvt", sizes) | {"backbone.variant": "drloc", "data.image_size": USUAL_SIZE_PX}
+    return _size_fields("cvt", sizes) | {"backbone.variant": "drloc", "data.image_size": USUAL_SIZE_PX}
 
 
 # name pattern of a tensor that only one family has -> function that reads the family's sizes
@@ -172,14 +174,14 @@ def _most_stages(family: str) -> int:
     return len(FAMILIES[family].widths)
 
 
-def _named(family: str, sizes: dict[str, Any]) -> dict[str, Any]:
+def _size_fields(family: str, sizes: dict[str, Any]) -> dict[str, Any]:
     """Return the named size that needs the fewest fields beside it, and these fields."""
-    candidates = {name: _beside(name, sizes) for name in FAMILIES[family].sizes}
+    candidates = {name: _differing_fields(name, sizes) for name in FAMILIES[family].sizes}
     name = min(candidates, key=lambda candidate: len(candidates[candidate]))
     return {"backbone.name": name, **{f"backbone.{field}": value for field, value in candidates[name].items()}}
 
 
-def _beside(name: str, sizes: dict[str, Any]) -> dict[str, Any]:
+def _differing_fields(name: str, sizes: dict[str, Any]) -> dict[str, Any]:
     """Return the fields in which ``sizes`` differs from the named size."""
     usual = SIZES[name]._asdict() | {"depths": list(SIZES[name].depths), "depth": SIZES[name].depths[0]}
     return {field: value for field, value in sizes.items() if value != usual[field]}

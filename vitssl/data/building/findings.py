@@ -85,15 +85,15 @@ def lines(index: Index) -> list[str]:
     left_out = [f"{name}: {reason}" for _, name, reason in found.left_out]
     images = "image that" if len(left_out) == 1 else "images that"
     return [
-        *_alike(index.classes),
+        *_similar_classes(index.classes),
         *([f"scaled   {_scaled(found.scaled)}"] if found.scaled else []),
-        *([f"left out {len(left_out):,} {images} cannot be used: {_first(left_out, index)}"] if left_out else []),
+        *([f"left out {len(left_out):,} {images} cannot be used: {_examples_text(left_out, index)}"] if left_out else []),
         *_near_duplicates(index, found),
         *_equal(index, found),
     ]
 
 
-def _alike(classes: list[str]) -> list[str]:
+def _similar_classes(classes: list[str]) -> list[str]:
     """Return a warning of classes whose names differ so little that a table or a folder may have meant them as one."""
     spellings: dict[str, list[str]] = {}
     for name in classes:
@@ -116,7 +116,9 @@ def _near_duplicates(index: Index, found: Findings) -> list[str]:
         matches = [row for row in found.near_duplicates if (row[0], row[2]) == (split, other)]
         pairs = [f"{name} ~ {like}" for _, name, _, like, _ in sorted(matches, key=lambda row: -row[4])]
         verb = "looks like one" if count == 1 else "look like one"
-        warnings.append(f"warning: {count:,} of {len(index.where(split)):,} images of {split} {verb} of {other}: {_first(pairs, index)}")
+        warnings.append(
+            f"warning: {count:,} of {len(index.where(split)):,} images of {split} {verb} of {other}: {_examples_text(pairs, index)}"
+        )
     return warnings or (["no near-duplicates across splits"] if len(index.splits) > 1 else [])
 
 
@@ -127,11 +129,13 @@ def _equal(index: Index, found: Findings) -> list[str]:
             pairs = [f"{name} = {first}" for row_split, name, first, same in found.equal if (row_split, same) == (split, same_class)]
             if pairs:
                 equals = "equals" if len(pairs) == 1 else "equal"
-                messages.append(f"{prefix}{counted(len(pairs), 'image')} of {split} {equals} an earlier one{note}: {_first(pairs, index)}")
+                messages.append(
+                    f"{prefix}{counted(len(pairs), 'image')} of {split} {equals} an earlier one{note}: {_examples_text(pairs, index)}"
+                )
     return messages
 
 
-def _first(texts: list[str], index: Index) -> str:
+def _examples_text(texts: list[str], index: Index) -> str:
     more = f"; all {len(texts):,} in {index.folder / FILE}" if len(texts) > SHOWN else ""
     shown = "; ".join(texts[:SHOWN])
     return one_line(shown) + more  # file names need not be UTF-8

@@ -25,7 +25,7 @@ from vitssl.data.sources.samples import Sample, Source, Tars
 from vitssl.reader import MOST_IMAGE_BYTES
 
 MOST_CLASSES = 1_000_000
-LONGEST_NAME = 200  # characters of a class's name
+MOST_CLASS_NAME_CHARS = 200  # characters of a class's name
 LARGEST_LABEL = 2**24  # bytes of a member that holds a label
 
 
@@ -39,7 +39,7 @@ def _link(source: Tars, task: tuple[writing.Job, list[Sample]]) -> int:
     job, (tar,) = task
     reader = _Reader(source, str(tar.image), labelled=job.split != "unlabeled")
     reader.read()
-    temporary = job.path.with_suffix(".tar")
+    temporary = job.record_file.with_suffix(".tar")
     temporary.unlink(missing_ok=True)  # left by an interrupted build
     temporary.symlink_to(reader.path)
     reader.written.finish(job, temporary, samples=reader.samples)
@@ -59,8 +59,8 @@ class _Reader:
         """Read the tar to its end, or up to where it is damaged, which is recorded as a sample that is left out."""
         try:
             with tars.open_tar(self.path) as stream:
-                for group in tars.groups(stream, self.path):
-                    self._add(stream, group)
+                for sample in tars.samples(stream, self.path):
+                    self._add(stream, sample)
             if not self.samples:
                 raise ConfigError(f"{self.path}: holds no files that belong to a sample, such as 000.jpg")
         except ConfigError as error:
@@ -70,44 +70,44 @@ class _Reader:
         self.written.left_out.append((len(self.samples), str(error)))
         self.samples.append((name, None))
 
-    def _add(self, stream: BinaryIO, group: tars.Group) -> None:
+    def _add(self, stream: BinaryIO, sample: tars.TarSample) -> None:
         try:
-            if group.problem:
-                raise ConfigError(f"{group.where}: {group.problem}")
-            ending = _image_ending(group, self.source.endings)
-            label = self._label(stream, group) if self.labelled else None
-            image = self._image(stream, group, ending)
+            if sample.problem:
+                raise ConfigError(f"{sample.where}: {sample.problem}")
+            ending = _image_ending(sample, self.source.endings)
+            label = self._label(stream, sample) if self.labelled else None
+            image = self._image(stream, sample, ending)
         except ConfigError as error:
-            self._leave_out(group.key, error)
+            self._leave_out(sample.key, error)
             return
-        self.written.keep(group.members[ending].offset_data, UNLABELLED, image)
-        self.samples.append((f"{group.key}.{ending}", label))
+        self.written.keep(sample.members[ending].offset_data, UNLABELLED, image)
+        self.samples.append((f"{sample.key}.{ending}", label))
 
-    def _image(self, stream: BinaryIO, group: tars.Group, ending: str) -> writing.Stored:
-        where = f"{group.where}.{ending}"
-        if group.members[ending].size > MOST_IMAGE_BYTES:
-            raise ConfigError(f"{where}: {group.members[ending].size:,} bytes, more than {MOST_IMAGE_BYTES:,}, are not an image")
-        encoded = _content(stream, group, ending)
-        pixels, was = decode.decode_file(encoded, where)
-        if was and not np.array_equal(decode.decode(encoded, where), pixels):
-            raise ConfigError(f"{where}: {was}, which shards hold scaled to 8 bits; unpack the tars and build from list: or csv:")
-        return writing.Stored(encoded, pixels, was)
+    def _image(self, stream: BinaryIO, sample: tars.TarSample, ending: str) -> writing.Stored:
+        where = f"{sample.where}.{ending}"
+        if sample.members[ending].size > MOST_IMAGE_BYTES:
+            raise ConfigError(f"{where}: {sample.members[ending].size:,} bytes, more than {MOST_IMAGE_BYTES:,}, are not an image")
+        encoded = _content(stream, sample, ending)
+        pixels, scaled_from = decode.decode_file(encoded, where)
+        if scaled_from and not np.array_equal(decode.decode(encoded, where), pixels):
+            raise ConfigError(f"{where}: {scaled_from}, which shards hold scaled to 8 bits; unpack the tars and build from list: or csv:")
+        return writing.Stored(encoded, pixels, scaled_from)
 
-    def _label(self, stream: BinaryIO, group: tars.Group) -> str:
+    def _label(self, stream: BinaryIO, sample: tars.TarSample) -> str:
         """Return the class of a sample as its tar writes it."""
-        member, where = self.source.member, f"{group.where}.{self.source.member}"
-        if member not in group.members:
-            raise ConfigError(f"{group.where}: has no member {member} with its label, but {group.held}; label=... says which has")
-        if group.members[member].size > LARGEST_LABEL:
-            raise ConfigError(f"{where}: {group.members[member].size:,} bytes, too many for a label")
-        text = _text(_content(stream, group, member), self.source.field, where)
+        member, where = self.source.member, f"{sample.where}.{self.source.member}"
+        if member not in sample.members:
+            raise ConfigError(f"{sample.where}: has no member {member} with its label, but {sample.endings_text}; label=... says which has")
+        if sample.members[member].size > LARGEST_LABEL:
+            raise ConfigError(f"{where}: {sample.members[member].size:,} bytes, too many for a label")
+        text = _text(_content(stream, sample, member), self.source.field, where)
         if problem := self._label_problem(text):
             raise ConfigError(f"{where}: {problem}")
         return text
 
     def _label_problem(self, text: str) -> str | None:
         """Return what is wrong with the text of a label, or None."""
-        if not text or not text.isprintable() or len(text) > LONGEST_NAME:
+        if not text or not text.isprintable() or len(text) > MOST_CLASS_NAME_CHARS:
             return f"expected a number or a name in a line, not {text[:50]!a}"
         if re.fullmatch(r"-[0-9]+", text):
             return f"label {text} is negative; put images without a class into tars of their own and name them by unlabeled=..."
@@ -118,17 +118,17 @@ class _Reader:
         return None
 
 
-def _image_ending(group: tars.Group, endings: tuple[str, ...]) -> str:
-    image_endings = [ending for ending in group.members if ending in endings]
+def _image_ending(sample: tars.TarSample, endings: tuple[str, ...]) -> str:
+    image_endings = [ending for ending in sample.members if ending in endings]
     if not image_endings:
-        raise ConfigError(f"{group.where}: has no image ({', '.join(endings)}), but {group.held}")
+        raise ConfigError(f"{sample.where}: has no image ({', '.join(endings)}), but {sample.endings_text}")
     if len(image_endings) > 1:
-        raise ConfigError(f"{group.where}: has several images, {' and '.join(sorted(image_endings))}; image=... says which is meant")
+        raise ConfigError(f"{sample.where}: has several images, {' and '.join(sorted(image_endings))}; image=... says which is meant")
     return image_endings[0]
 
 
-def _content(stream: BinaryIO, group: tars.Group, ending: str) -> bytes:
-    return os.pread(stream.fileno(), group.members[ending].size, group.members[ending].offset_data)
+def _content(stream: BinaryIO, sample: tars.TarSample, ending: str) -> bytes:
+    return os.pread(stream.fileno(), sample.members[ending].size, sample.members[ending].offset_data)
 
 
 def _text(content: bytes, field: tuple[str, ...], where: str) -> str:

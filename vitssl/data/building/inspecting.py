@@ -111,7 +111,7 @@ def _rare_line(index: Index) -> list[str]:
 def _order_line(index: Index) -> list[str]:
     """Return a line if a large training split is sorted by class, so that its images cannot be read in the order of their shards."""
     train = index.where("train")
-    if len(train) <= SHUFFLE_WINDOW or order.mixed(index, train):
+    if len(train) <= SHUFFLE_WINDOW or order.is_mixed(index, train):
         return []
     return ["order    sorted by class: where they are streamed, each image is read at random; --rebuild mixes shards that are not in place"]
 

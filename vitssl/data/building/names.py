@@ -24,7 +24,7 @@ def of_images(index: Index) -> np.ndarray | None:
     names, classes = np.empty(len(index), dtype=object), np.array([*index.classes, ""])  # label -1 takes the last one
     for split in index.splits:
         entries, positions = listed.get(split, []), index.where(split)
-        kept = [entries[i] for i in writing.order(len(entries)) if (split, entries[i][0]) not in left_out]
+        kept = [entries[i] for i in writing.shard_order(len(entries)) if (split, entries[i][0]) not in left_out]
         if [class_name for _, class_name in kept] != classes[index.label[positions]].tolist():
             return None
         names[positions] = [name for name, _ in kept]

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from vitssl.data import UNLABELLED
-from vitssl.data.index import Index, unwritten
+from vitssl.data.index import Index, planned_index
 
 DRLOC, GMML, MASKED_TOKENS = "Drloc's Table 1", "GMML's Table 5", "the text of the masked tokens paper"
 OWN = "the set's own paper or page"
@@ -85,7 +85,7 @@ def expected(folder: str | Path) -> Index | None:
     labels = {split: np.arange(number) % num_classes for split, number in images.items()}
     if "unlabeled" in labels:
         labels["unlabeled"][:] = UNLABELLED
-    return unwritten(folder, f"{os.path.basename(folder)} (as printed)", [str(k) for k in range(num_classes)], labels)
+    return planned_index(folder, f"{os.path.basename(folder)} (as printed)", [str(k) for k in range(num_classes)], labels)
 
 
 def _printed(folder: str | Path) -> dict[str, dict[str, int]] | None:

@@ -16,14 +16,14 @@ from typing import BinaryIO, NamedTuple
 
 from vitssl.config import ConfigError
 
-LONGEST = 300  # characters of a name in a message
+MOST_NAME_CHARS = 300  # characters of a name in a message
 COMPRESSED = {b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd"}
 META = re.compile(r"__[^/]*__(?:$|/)")  # names that webdataset keeps for itself
 # what tarfile raises on damaged or hostile headers
 _BROKEN = (tarfile.TarError, OSError, ValueError, OverflowError, EOFError, IndexError, RecursionError)
 
 
-class Group(NamedTuple):
+class TarSample(NamedTuple):
     """The members of one sample."""
 
     where: str  # tar and key, for messages
@@ -32,7 +32,7 @@ class Group(NamedTuple):
     problem: str | None  # why the sample cannot be used, or None
 
     @property
-    def held(self) -> str:
+    def endings_text(self) -> str:
         """The endings of its first members, for messages."""
         return ", ".join(map(shown, islice(self.members, 5))) + ", ..." * (len(self.members) > 5)
 
@@ -55,7 +55,7 @@ def open_tar(path: str) -> Iterator[BinaryIO]:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def groups(stream: BinaryIO, path: str) -> Iterator[Group]:
+def samples(stream: BinaryIO, path: str) -> Iterator[TarSample]:
     """Yield the samples of an open tar, in its order.
 
     Raises:
@@ -67,7 +67,7 @@ def groups(stream: BinaryIO, path: str) -> Iterator[Group]:
     for key, entries in groupby(keyed, key=lambda entry: entry[0]):
         endings = [(ending, member) for _, ending, member in entries]
         members = dict(reversed(endings))  # of several with one ending the first
-        yield Group(f"{path}: {shown(key)}", shown(key), members, _problem(key, endings, seen))
+        yield TarSample(f"{path}: {shown(key)}", shown(key), members, _problem(key, endings, seen))
         seen.add(key)
     _refuse_more(stream, path)
 
@@ -126,5 +126,5 @@ def _refuse_more(stream: BinaryIO, path: str) -> None:
 
 def shown(name: str) -> str:
     """Return a name from a tar in one line that does nothing to a terminal."""
-    name = name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
+    name = name if len(name) <= MOST_NAME_CHARS else f"{name[:MOST_NAME_CHARS]}..."
     return name if name.isprintable() else ascii(name)[1:-1]

@@ -49,12 +49,12 @@ class Job:
         return self.folder / f"{self.split}-{self.number:06d}.tar"
 
     @property
-    def path(self) -> Path:
+    def record_file(self) -> Path:
         return self.folder / UNFINISHED / f"{self.split}-{self.number:06d}.json"
 
     @property
     def signatures(self) -> Path:
-        return self.path.with_suffix(".npy")
+        return self.record_file.with_suffix(".npy")
 
     def record(self) -> dict[str, Any]:
         """Return what was written: the shard as the index has it (None if no image was usable), a row for each image, and what was found.
@@ -62,21 +62,21 @@ class Job:
         Raises:
             ValueError: the record, or the signatures of its images, are not as they were written.
         """
-        record = json.loads(read_whole(self.path))
+        record = json.loads(read_whole(self.record_file))
         intact = isinstance(record, dict) and record.pop("sha256", None) == sha256_of(record)
         if not intact or np.load(self.signatures, mmap_mode="r").shape[:1] != (len(record["rows"]),):
             raise ValueError("not as it was written")
         return record
 
-    def finished(self, skip_bad: bool) -> bool:
+    def is_finished(self, skip_bad: bool) -> bool:
         """Whether the shard was written from what is listed now, with every image unless ``skip_bad`` lets bad ones be left out."""
-        if not (self.path.exists() and self.signatures.exists()):
+        if not (self.record_file.exists() and self.signatures.exists()):
             return False
         try:
             record = self.record()
         except (ValueError, EOFError, RecursionError, SyntaxError, TypeError, tokenize.TokenError) as error:
             reason = str(error).partition("\n")[0]
-            note(f"{self.path.with_suffix('')}: the record of a shard is damaged ({reason}); it is written again")
+            note(f"{self.record_file.with_suffix('')}: the record of a shard is damaged ({reason}); it is written again")
             return False
         if record["listing"] != self.listing or (record["left_out"] and not skip_bad):
             return False
@@ -84,7 +84,7 @@ class Job:
         return shard is None or (self.tar.exists() and self.tar.stat().st_size == shard["bytes"])
 
 
-def mixed(source: Source, listed: list[listing.Row]) -> tuple[Source, list[listing.Row]]:
+def shuffled(source: Source, listed: list[listing.Row]) -> tuple[Source, list[listing.Row]]:
     """Return a source and its rows with the images of large splits in random order, which is always the same.
 
     Sources list their images class by class. Shards in that order could not be read one after the other in training (`loading.order`).
@@ -93,17 +93,17 @@ def mixed(source: Source, listed: list[listing.Row]) -> tuple[Source, list[listi
     for split, samples in source.splits.items():
         split_rows, offset = listed[offset : offset + len(samples)], offset + len(samples)
         if len(samples) > SHUFFLE_WINDOW and not isinstance(source, Tars):
-            permutation = order(len(samples))
+            permutation = shard_order(len(samples))
             splits[split], split_rows = InOrder(samples, permutation), [split_rows[i] for i in permutation]
         rows += split_rows
     return replace(source, splits=splits), rows
 
 
-def order(images: int) -> np.ndarray:
-    """Return the positions in the listing of a split with ``images`` images, in the order in which its shards hold them."""
-    if images <= SHUFFLE_WINDOW:
-        return np.arange(images)
-    return np.random.default_rng([*b"shards"]).permutation(images)
+def shard_order(num_images: int) -> np.ndarray:
+    """Return the positions in the listing of a split with ``num_images`` images, in the order in which its shards hold them."""
+    if num_images <= SHUFFLE_WINDOW:
+        return np.arange(num_images)
+    return np.random.default_rng([*b"shards"]).permutation(num_images)
 
 
 def jobs(source: Source, listed: list[listing.Row], folder: Path, images_per_shard: int) -> Iterator[Job]:
@@ -127,7 +127,7 @@ def write(task: tuple[Job, list[Sample]]) -> int:
 
     job, samples = task
     written = Written()
-    temporary = job.path.with_suffix(".tar")
+    temporary = job.record_file.with_suffix(".tar")
     with open(temporary, "wb") as stream:
         with TarWriter(stream, user="", group="", mode=0o644, mtime=0, encoder=False) as tar:
             for i, sample in enumerate(samples, job.start):
@@ -165,14 +165,14 @@ class Written:
         self.rows.append((offset, len(image.encoded), label, *image.pixels.shape[:2], zlib.crc32(image.encoded)))
         self.totals += _totals(image.pixels)
         self.thumbnails.append(thumbnail(image.pixels))
-        self.scaled.update([image.was] if image.was else [])
+        self.scaled.update([image.scaled_from] if image.scaled_from else [])
 
     def finish(self, job: Job, temporary: Path, **more: Any) -> None:
         """Move the tar, or a link to it, into its place and then write the record of what it holds. Without any images there is no tar.
 
         The signatures come first: a tar whose name is not in the folder of the unfinished build counts as somebody else's.
         """
-        job.path.unlink(missing_ok=True)  # it may be of other images
+        job.record_file.unlink(missing_ok=True)  # it may be of other images
         thumbnails, shard = io.BytesIO(), None
         np.save(thumbnails, signatures(self.thumbnails))
         write_atomically(job.signatures, thumbnails.getbuffer())
@@ -181,7 +181,7 @@ class Written:
             shard = {"name": job.tar.name, "split": job.split, "images": len(self.rows), "bytes": size, "sha256": sha256}
             move(temporary, job.tar)
         record = {"shard": shard, "listing": job.listing} | self._record() | more
-        write_atomically(job.path, json.dumps(record | {"sha256": sha256_of(record)}).encode())
+        write_atomically(job.record_file, json.dumps(record | {"sha256": sha256_of(record)}).encode())
 
     def _record(self) -> dict[str, Any]:
         return {"rows": self.rows, "totals": self.totals.tolist(), "scaled": self.scaled, "left_out": self.left_out}
@@ -192,7 +192,7 @@ class Stored(NamedTuple):
 
     encoded: bytes
     pixels: np.ndarray  # RGB (H, W, 3) uint8
-    was: str | None  # what it was scaled from, in words, or None
+    scaled_from: str | None  # what it was scaled from, in words, or None
 
 
 def stored(sample: Sample) -> Stored:
@@ -204,15 +204,15 @@ def stored(sample: Sample) -> Stored:
     if not isinstance(sample.image, str):
         levels = depth.to_levels(sample.image, sample.name)
         pixels = decode.rgb_array(levels.pixels, sample.name)
-        return Stored(decode.encode_png(levels.pixels), pixels, levels.was)
+        return Stored(decode.encode_png(levels.pixels), pixels, levels.scaled_from)
     try:
         encoded = read_whole(sample.image, MOST_IMAGE_BYTES)
     except OSError as error:
         raise ConfigError(f"{sample.image}: cannot be read ({error.strerror})") from None
-    pixels, was = decode.decode_file(encoded, sample.image)
-    if was and not np.array_equal(decode.decode(encoded, sample.image), pixels):
+    pixels, scaled_from = decode.decode_file(encoded, sample.image)
+    if scaled_from and not np.array_equal(decode.decode(encoded, sample.image), pixels):
         encoded = decode.encode_png(pixels[:, :, 0])
-    return Stored(encoded, pixels, was)
+    return Stored(encoded, pixels, scaled_from)
 
 
 def _totals(pixels: np.ndarray) -> np.ndarray:

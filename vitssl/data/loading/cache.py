@@ -37,7 +37,7 @@ from vitssl.atomic import move
 from vitssl.config import ConfigError, Data
 from vitssl.data.index import REBUILD, Index, read_image
 from vitssl.data.pixels.decode import resize, resized_sizes
-from vitssl.data.pixels.layout import clear_padding, offsets, places, shape_of
+from vitssl.data.pixels.layout import clear_padding, offsets, shape_of, unbind_images
 from vitssl.files import flock, hash_file, of_this_user, open_lock
 
 FOLDER_BUDGET = 4  # times data.cache_gb: what the caches of a folder may take up together before old ones are evicted
@@ -78,7 +78,7 @@ class Cache:
             np.take(self.images_NCHW, positions, axis=0, out=pixels, mode="clip")
             return pixels, sizes_B2
         clear_padding(pixels, sizes_B2)
-        for image_CHW, offset in zip(places(pixels, sizes_B2), self.offsets_N[positions], strict=True):
+        for image_CHW, offset in zip(unbind_images(pixels, sizes_B2), self.offsets_N[positions], strict=True):
             image_CHW[:] = self._bytes[offset : offset + image_CHW.size].reshape(image_CHW.shape)
         return pixels, sizes_B2
 

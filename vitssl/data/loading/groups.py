@@ -16,11 +16,16 @@ from vitssl.words import first_few
 FIELD = "data.val_fraction"
 
 
-def with_others(index: Index, positions: np.ndarray) -> np.ndarray:
-    """Return a mask, bool (N,), of the images at ``positions`` and of all other images, labelled or not, of their groups."""
+def position_mask(index: Index, positions: np.ndarray) -> np.ndarray:
+    """Return whether each image of the index is among those at ``positions``: bool (N,)."""
     mask = np.zeros(len(index), bool)
     mask[positions] = True
-    return mask if index.group is None else np.isin(index.group, index.group[positions])
+    return mask
+
+
+def group_mask(index: Index, positions: np.ndarray) -> np.ndarray:
+    """Return a mask, bool (N,), of the images at ``positions`` and of all other images, labelled or not, of their groups."""
+    return position_mask(index, positions) if index.group is None else np.isin(index.group, index.group[positions])
 
 
 def folds(index: Index, order_n: np.ndarray, count: int) -> np.ndarray:
@@ -67,9 +72,9 @@ def held_out(index: Index, labelled_n: np.ndarray, fraction: float, seed: int) -
     assert index.group is not None
     present, label_n = np.unique(index.label[labelled_n], return_inverse=True)  # `data.images` may leave none of a class
     samples = [Sample(str(position), int(label), "") for position, label in zip(labelled_n, label_n, strict=True)]
-    asked = HoldOut(FIELD, {"val": fraction}, seed, "name a split of your own, data.val_split", unit="groups")
+    hold_out = HoldOut(FIELD, {"val": fraction}, seed, "name a split of your own, data.val_split", unit="groups")
     try:
-        chosen = divided(asked, [index.classes[k] for k in present], samples, [str(number) for number in index.group[labelled_n]])["val"]
+        chosen = divided(hold_out, [index.classes[k] for k in present], samples, [str(number) for number in index.group[labelled_n]])["val"]
     except ConfigError as error:
         raise ConfigError(error.reason.removeprefix(f"{FIELD}: "), FIELD) from None
     return np.sort(np.array([int(sample.name) for sample in chosen], dtype=np.int64))

@@ -7,6 +7,7 @@ the thread that makes views: the main thread, except in training on a GPU.
 from __future__ import annotations
 
 import math
+import mmap
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -20,9 +21,8 @@ from vitssl.config import ConfigError, Data
 from vitssl.data.index import Index, read_image
 from vitssl.data.loading.ahead import Ahead, open_shard
 from vitssl.data.loading.cache import Cache, decoded_bytes, open_cache
-from vitssl.data.loading.slots import open_slots
 from vitssl.data.pixels.decode import resize, resized_sizes
-from vitssl.data.pixels.layout import clear_padding, places, shape_of
+from vitssl.data.pixels.layout import ALWAYS_PADDED, MOST_PADDED, clear_padding, shape_of, unbind_images
 
 PREFETCHED = 2  # batches per worker process that are decoded or asked for ahead
 Positions = Callable[[], Iterator[np.ndarray]]
@@ -146,6 +146,25 @@ class Streamed:
         return host.to(self.device, non_blocking=True)
 
 
+def open_slots(sizes_N2: np.ndarray, batch_size: int, count: int) -> list[np.ndarray]:
+    """Return ``count`` slots, each for a batch of images of ``sizes_N2``. A batch that is larger than nearly all others does not fit in.
+
+    Slots are memory that worker processes write batches into and this process reads. Through a pipe, pixels are pickled, written and read
+    once more. The memory is anonymous and reaches the workers by the fork, so that it needs no /dev/shm, of which containers have 64 MB.
+    Its pages take up memory once something is written to them, so that a slot takes as much as the largest batch that it has held.
+
+    Raises:
+        ConfigError: the system does not give that much address space.
+    """
+    images, side = 3 * float(sizes_N2.prod(axis=1, dtype=np.int64).mean()), sizes_N2.max(axis=0).tolist()
+    size = min(max(ALWAYS_PADDED, int(MOST_PADDED * batch_size * images)), 3 * batch_size * math.prod(side))
+    try:
+        return [np.frombuffer(mmap.mmap(-1, size), np.uint8) for _ in range(count)]
+    except OSError as error:
+        reason = f"no room for {count} batches of up to {size / 1e9:.2g} GB that workers decode ahead ({error.strerror})"
+        raise ConfigError(f"{reason}; set it lower, or a smaller data.cache_px", "data.workers") from None
+
+
 class InSlot(NamedTuple):
     """Where the pixels of a batch are: in which slot, and in which shape."""
 
@@ -181,7 +200,7 @@ class _Decoder:
         pixels = _array(self.slots[slot], shape) if fits else np.empty(shape, np.uint8)
         clear_padding(pixels, sizes_B2)
         try:
-            for image_CHW, position, size in zip(places(pixels, sizes_B2), positions, sizes_B2, strict=True):
+            for image_CHW, position, size in zip(unbind_images(pixels, sizes_B2), positions, sizes_B2, strict=True):
                 shard = open_shard(self.index, int(self.index.shard[position]))
                 image_CHW[:] = resize(read_image(shard.descriptor, self.index, position), *size).transpose(2, 0, 1)
         except (ConfigError, OSError) as error:

@@ -21,9 +21,9 @@ from vitssl.config import ConfigError, Data
 from vitssl.data.index import Index
 from vitssl.data.loading.batch import RawBatch
 from vitssl.data.loading.images import HostBatches, Images, open_images, pinned, resolved
-from vitssl.data.loading.order import Order, dense, windows
+from vitssl.data.loading.order import Order, is_dense, windows
 from vitssl.data.loading.prefetch import prefetch
-from vitssl.data.loading.subset import Split
+from vitssl.data.loading.subset import SplitPositions
 from vitssl.data.pixels.decode import resized_sizes
 
 PREFETCH = 4  # slices that are read ahead
@@ -54,7 +54,7 @@ class TrainLoader:
     def __init__(
         self,
         index: Index,
-        split: Split,
+        split: SplitPositions,
         data: Data,
         *,
         seed: int,
@@ -125,7 +125,7 @@ class EvalLoader:
         self.positions = positions[rank::world_size]
         self.labels, self.batch_size, self.device = labels, batch_size, resolved(device)
         # images come in the order of the shards; whether reading ahead is no waste depends on what all ranks together need
-        window = 0 if dense(index, positions) else None
+        window = 0 if is_dense(index, positions) else None
         self.images = open_images(index, self.positions, data, self.device, window, batch_size)
 
     def __len__(self) -> int:

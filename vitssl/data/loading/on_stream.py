@@ -21,7 +21,7 @@ T = TypeVar("T")
 AHEAD = 1  # groups of slices that wait, besides the one being made and the one being trained on
 
 
-def groups(slices: Iterable[T], size: int, first: int) -> Iterator[list[T]]:
+def slice_groups(slices: Iterable[T], size: int, first: int) -> Iterator[list[T]]:
     """Yield groups of ``size`` slices, cut before the multiples of ``size``; the first slice has the number ``first``.
 
     So, from its second group on, a resumed run makes the same groups as a run that was never stopped.

@@ -17,7 +17,7 @@ from vitssl.data.index import Index
 
 LANES = 64  # at most; with more ranks than lanes, two may read the same piece
 PIECE = 1000  # images of a shard that stay together: large enough to be read in order, so small that few large shards are mixed too
-LOOKED_AT = 256  # pieces that are looked at to tell whether shards are mixed
+SAMPLED_PIECES = 256  # pieces that are looked at to tell whether shards are mixed
 TOO_ALIKE = 0.05  # two images of a piece may share a class more often than by chance, by this part of what is left to 1
 
 
@@ -106,32 +106,32 @@ def windows(index: Index, positions: np.ndarray, size: int, batch_size: int) -> 
 
     None, which permutes them as a whole, if all fit into one window, are sorted by class, or are few of those in their shards.
     """
-    if len(positions) <= size or not dense(index, positions) or not mixed(index, positions):
+    if len(positions) <= size or not is_dense(index, positions) or not is_mixed(index, positions):
         return None
     return Windows(index, positions, size, batch_size)
 
 
-def dense(index: Index, positions: np.ndarray) -> bool:
+def is_dense(index: Index, positions: np.ndarray) -> bool:
     """Whether the images at ``positions`` are at least a quarter of those in their shards, so that reading whole shards is no waste."""
     return 4 * len(positions) >= _in_shards(index, positions)
 
 
-def mixed(index: Index, positions: np.ndarray) -> bool:
+def is_mixed(index: Index, positions: np.ndarray) -> bool:
     """Whether, in each split, two images of a piece of a shard share their class hardly more often than any two images do.
 
     A window of shards that are sorted by class holds few of the classes, and what is learned from it would be forgotten in the next.
     Images without a label count as one more class; a split without any label counts as mixed, since nothing is known of it.
     """
     split_N = index.split[positions]
-    return all(_mixed(index, positions[split_N == split]) for split in np.unique(split_N))
+    return all(_is_mixed(index, positions[split_N == split]) for split in np.unique(split_N))
 
 
-def _mixed(index: Index, positions: np.ndarray) -> bool:
+def _is_mixed(index: Index, positions: np.ndarray) -> bool:
     classes = len(index.classes) + 1
     labels = index.label[positions] + 1
     chance = _alike(np.bincount(labels, minlength=classes)[None])
     ends = np.append(_pieces(index.shard[positions]), len(positions))
-    sampled = range(0, len(ends) - 1, -(-(len(ends) - 1) // LOOKED_AT))
+    sampled = range(0, len(ends) - 1, -(-(len(ends) - 1) // SAMPLED_PIECES))
     counts = np.stack([np.bincount(labels[ends[piece] : ends[piece + 1]], minlength=classes) for piece in sampled])
     return _alike(counts) <= chance + TOO_ALIKE * (1 - chance)
 

@@ -22,7 +22,7 @@ from vitssl.words import counted, few, first_few
 
 
 @dataclass
-class Split:
+class SplitPositions:
     """Rising positions in the index of the images of each part, and the labels that training may see."""
 
     train: np.ndarray
@@ -31,12 +31,12 @@ class Split:
     test: np.ndarray
 
 
-def split_of(index: Index, run: Run) -> Split:
+def split_of(index: Index, run: Run) -> SplitPositions:
     """Return the images that a Run trains on and those that it is evaluated with. Raises as `train_and_heldout` does."""
     return train_and_heldout(index, run.data, needs_labels(run), classifies(run), run.seed)
 
 
-def evaluated(index: Index, parts: Split | None, split: str, classes: list[str]) -> tuple[np.ndarray, np.ndarray]:
+def evaluation_images(index: Index, parts: SplitPositions | None, split: str, classes: list[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return the positions (n,) of the labelled images of an evaluator's split, and the labels (N,) of all images of the index; int64.
 
     Args:
@@ -61,17 +61,17 @@ def evaluated(index: Index, parts: Split | None, split: str, classes: list[str])
     return positions[labels[positions] != UNLABELLED], labels
 
 
-def check_evaluator(cfg: EvalConfig, index: Index, parts: Split, others: Index | None = None) -> None:
+def check_evaluator(cfg: EvalConfig, index: Index, parts: SplitPositions, others: Index | None = None) -> None:
     """Refuse an evaluator that would fail after the first epoch; ``others`` is the index of the shards that it names, if any.
 
     Raises:
-        ConfigError: as in `evaluated`; or no image has a label to compare with or, for an evaluator of features, to learn from; or no image
-            is held out to choose the best weights by.
+        ConfigError: as in `evaluation_images`; or no image has a label to compare with or, for an evaluator of features, to learn from;
+            or no image is held out to choose the best weights by.
     """
     if cfg.weights == "best" and not len(parts.val):
         raise ConfigError("there are no held-out images to choose the best weights by", "weights")
     shards = (index, parts) if others is None else (others, None)
-    positions, _ = evaluated(*shards, cfg.split, index.classes)
+    positions, _ = evaluation_images(*shards, cfg.split, index.classes)
     if not len(positions):
         raise ConfigError(f"no image of {cfg.split} has a label to compare with", "split")
     if isinstance(cfg, FeaturesConfig):
@@ -80,12 +80,12 @@ def check_evaluator(cfg: EvalConfig, index: Index, parts: Split, others: Index |
         cfg.check_images(len(labelled), same_shards and bool(np.isin(positions, labelled).any()))
 
 
-def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bool = True, run_seed: int = 0) -> Split:
+def train_and_heldout(index: Index, data: Data, need_labels: bool, is_evaluated: bool = True, run_seed: int = 0) -> SplitPositions:
     """Split the images of an index as ``data`` says.
 
     Args:
         need_labels: leave out training images without a label (for a Run whose objectives all need one).
-        evaluated: the test split must exist and have labels (for a Run that classifies).
+        is_evaluated: the test split must exist and have labels (for a Run that classifies).
         run_seed: the Run's, which draws with `redraw` follow and which says which fold is the test set.
 
     Raises:
@@ -94,28 +94,30 @@ def train_and_heldout(index: Index, data: Data, need_labels: bool, evaluated: bo
     images = _where(index, data.train_split, "data.train_split")
     fold = None if data.folds is None else _fold(index, images, data.folds, run_seed)
     if fold is not None:
-        images = images[~groups.with_others(index, fold)[images]]
+        images = images[~groups.group_mask(index, fold)[images]]
     if data.images is not None:
         images = take(index, images, data.images, "data.images", run_seed)
-    val = _validation(index, images, data, evaluated)
-    if evaluated and len(val):
+    val = _validation(index, images, data, is_evaluated)
+    if is_evaluated and len(val):
         _check_metric(index, val, data.val_metric)
-    train = images[~groups.with_others(index, val)[images]] if data.val_fraction else images
+    train = images[~groups.group_mask(index, val)[images]] if data.val_fraction else images
     labels = index.label.copy()
     if data.labels is not None:
         labelled = train[labels[train] >= 0]
         # without labelled images there is nothing to hide
         visible = take(index, labelled, data.labels, "data.labels", run_seed) if len(labelled) else labelled
-        labels[labelled[~_among(visible, index)[labelled]]] = UNLABELLED
+        labels[labelled[~groups.position_mask(index, visible)[labelled]]] = UNLABELLED
     if need_labels:
         train = train[labels[train] >= 0]
     if not len(train):
         raise ConfigError(f"no {'labelled ' * need_labels}images of {data.train_split} are left to train on", "data.train_split")
-    test = _test(index, data, images, evaluated) if fold is None else fold
-    kept_apart = _among(val, index) if fold is None else groups.with_others(index, val)  # splits that are given may share groups
+    test = _test(index, data, images, is_evaluated) if fold is None else fold
+    kept_apart = (
+        groups.position_mask(index, val) if fold is None else groups.group_mask(index, val)
+    )  # splits that are given may share groups
     if data.val_split is not None and kept_apart[np.concatenate([images, test])].any():
         raise ConfigError(f"{data.val_split} shares images with those that are trained or tested on", "data.val_split")
-    return Split(train, labels, val, test)
+    return SplitPositions(train, labels, val, test)
 
 
 def take(index: Index, positions: np.ndarray, subset: Subset, field: str, run_seed: int = 0) -> np.ndarray:
@@ -148,10 +150,10 @@ def _where(index: Index, splits: str, field: str) -> np.ndarray:
         raise ConfigError(str(error), field) from None
 
 
-def _held_out(index: Index, splits: str, field: str, evaluated: bool) -> np.ndarray:
+def _held_out(index: Index, splits: str, field: str, is_evaluated: bool) -> np.ndarray:
     """Return the positions of ``splits``, all of which must have a label if the Run is evaluated on them."""
     positions = _where(index, splits, field)
-    if evaluated and (unlabelled := int((index.label[positions] == UNLABELLED).sum())):
+    if is_evaluated and (unlabelled := int((index.label[positions] == UNLABELLED).sum())):
         raise ConfigError(f"{unlabelled} of the {len(positions)} images of {splits} have no label", field)
     return positions
 
@@ -167,10 +169,10 @@ def _fold(index: Index, images: np.ndarray, folds: int, run_seed: int) -> np.nda
     return np.sort(by_label[run_seed % folds :: folds])
 
 
-def _validation(index: Index, images: np.ndarray, data: Data, evaluated: bool) -> np.ndarray:
+def _validation(index: Index, images: np.ndarray, data: Data, is_evaluated: bool) -> np.ndarray:
     """Return the images of ``data.val_split``, or a stratified share of ``images`` that leaves at least one of each class in training."""
     if data.val_split is not None:
-        return _held_out(index, data.val_split, "data.val_split", evaluated)
+        return _held_out(index, data.val_split, "data.val_split", is_evaluated)
     if not data.val_fraction:
         return np.empty(0, dtype=np.int64)
     labelled = images[index.label[images] >= 0]
@@ -195,12 +197,12 @@ def _check_metric(index: Index, val: np.ndarray, metric: str) -> None:
         raise ConfigError(f"auc needs held-out images of every class, and there are none of {few(lacking)}", "data.val_metric")
 
 
-def _test(index: Index, data: Data, images: np.ndarray, evaluated: bool) -> np.ndarray:
+def _test(index: Index, data: Data, images: np.ndarray, is_evaluated: bool) -> np.ndarray:
     """Return the images of ``data.test_split``, none of which may be among ``images``."""
-    if not evaluated and data.test_split not in index.splits:
+    if not is_evaluated and data.test_split not in index.splits:
         return np.empty(0, dtype=np.int64)
-    test = _held_out(index, data.test_split, "data.test_split", evaluated)
-    if _among(images, index)[test].any():
+    test = _held_out(index, data.test_split, "data.test_split", is_evaluated)
+    if groups.position_mask(index, images)[test].any():
         raise ConfigError(f"{data.test_split} shares images with data.train_split={data.train_split}", "data.test_split")
     return test
 
@@ -219,13 +221,6 @@ def _shuffled(total: int, seed: int | None, field: str, positions: np.ndarray) -
 def _shares(fraction: float, counts: np.ndarray) -> np.ndarray:
     """Return a fraction of each count, rounded, at least one."""
     return np.maximum(1, (fraction * counts + 0.5).astype(np.int64))
-
-
-def _among(positions: np.ndarray, index: Index) -> np.ndarray:
-    """Return whether each image of the index is among those at ``positions``: bool (N,)."""
-    mask = np.zeros(len(index), bool)
-    mask[positions] = True
-    return mask
 
 
 def _per_class(index: Index, labels: np.ndarray) -> np.ndarray:

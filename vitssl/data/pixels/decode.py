@@ -31,7 +31,7 @@ class Decoded(NamedTuple):
     """The pixels of an image that a user gives."""
 
     pixels: np.ndarray  # uint8 RGB (H, W, 3)
-    was: str | None  # what it was scaled from, in words; None if it had 8 bits
+    scaled_from: str | None  # what it was scaled from, in words; None if it had 8 bits
 
 
 def decode_file(encoded: bytes, name: str) -> Decoded:
@@ -49,7 +49,7 @@ def decode_file(encoded: bytes, name: str) -> Decoded:
         return _scaled(image, upper_bits, name)
 
 
-def upright(image: Image.Image, name: str = "the image") -> np.ndarray:
+def decode_opened(image: Image.Image, name: str = "the image") -> np.ndarray:
     """Return the pixels of an opened image as `decode_file` does, without changing the image itself.
 
     Raises:
@@ -100,7 +100,7 @@ def _scaled(image: Image.Image, upper_bits: bool, name: str) -> Decoded:
     """Return the RGB pixels of an upright image; ``upper_bits`` says that Pillow gave the upper 8 of the 16 bits of its colours."""
     if depth.is_deep(image):
         levels = depth.to_levels(np.asarray(image), name)
-        return Decoded(rgb_array(levels.pixels, name), levels.was)
+        return Decoded(rgb_array(levels.pixels, name), levels.scaled_from)
     pixels = np.asarray(_rgb(image))
     if upper_bits and pixels.max() < depth.DARKEST:
         raise ConfigError(f"{name}: 16 bits a colour, of which it uses the lowest only; save it with 8 bits a colour")

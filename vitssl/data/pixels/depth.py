@@ -31,7 +31,7 @@ class Levels(NamedTuple):
     """Grey levels or colours from 0 to 255."""
 
     pixels: np.ndarray  # uint8, in the shape of the original values
-    was: str | None  # what they were scaled from, in words; None if they were not scaled
+    scaled_from: str | None  # what they were scaled from, in words; None if they were not scaled
 
 
 def to_levels(values: np.ndarray, name: str) -> Levels:

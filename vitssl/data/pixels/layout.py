@@ -30,7 +30,7 @@ def offsets(sizes_N2: np.ndarray) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(3 * sizes_N2.prod(axis=1))])
 
 
-def places(pixels: Any, sizes_B2: np.ndarray) -> Iterator[Any]:
+def unbind_images(pixels: Any, sizes_B2: np.ndarray) -> Iterator[Any]:
     """Yield for each image the part (C, H, W) of ``pixels``, a batch as array or tensor, that holds it."""
     if pixels.ndim == 4:
         yield from (image_CHW[:, :height, :width] for image_CHW, (height, width) in zip(pixels, sizes_B2.tolist(), strict=True))

@@ -19,7 +19,7 @@ from vitssl.config import ConfigError
 from vitssl.data import UNLABELLED
 from vitssl.data.sources import held_out, lists
 from vitssl.data.sources.held_out import SHARES
-from vitssl.data.sources.samples import Options, Sample, Source, refuse_twice
+from vitssl.data.sources.samples import Options, Sample, Source, refuse_repeated_options
 from vitssl.data.sources.splits import (
     HELD_OUT,
     TRAIN,
@@ -73,10 +73,10 @@ def open_folder(path: str, options: Options) -> Source:
     Raises:
         ConfigError: splits or classes are missing or ambiguous; the message is one line.
     """
-    refuse_twice(f"folder:{path}", options, {UNLABELED})
+    refuse_repeated_options(f"folder:{path}", options, {UNLABELED})
     root = existing("folder", path)
     folders = dict(zip(SHARES, split_folders(root, HELD_OUT), strict=False))
-    hold_out = held_out.asked(f"folder:{root}", options, "leave such classes out (classes=FILE)")
+    hold_out = held_out.parse_hold_out(f"folder:{root}", options, "leave such classes out (classes=FILE)")
     if twice := next((split for split in hold_out.shares if split in folders), None):
         raise ConfigError(f"folder:{root}: {root / folders[twice]} is the {twice} split already; leave out {twice}={options[twice][-1]}")
     train = _train_folder(root, folders, options)

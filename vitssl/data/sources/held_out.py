@@ -42,7 +42,7 @@ class HoldOut:
         return ["train", *self.shares]
 
 
-def asked(source: str, options: Options, leave_out: str = LEAVE_OUT, unit: str = "images") -> HoldOut:
+def parse_hold_out(source: str, options: Options, leave_out: str = LEAVE_OUT, unit: str = "images") -> HoldOut:
     """Read the options test=SHARE, val=SHARE and seed=NUMBER.
 
     Raises:
@@ -73,20 +73,20 @@ def _seed(source: str, options: Options) -> int:
     return int(text)
 
 
-def refuse_drawn_twice(asked: HoldOut, options: Options, there: Collection[str]) -> None:
+def refuse_existing_splits(hold_out: HoldOut, options: Options, splits: Collection[str]) -> None:
     """Raise a ConfigError if a share is asked for of a split that the source has already."""
-    for split in asked.shares:
-        if existing := next((name for name in there if name in SPELLINGS[split]), None):
-            raise ConfigError(f"{asked.source}: {existing} is the {split} split already; leave out {split}={options[split][-1]}")
+    for split in hold_out.shares:
+        if existing := next((name for name in splits if name in SPELLINGS[split]), None):
+            raise ConfigError(f"{hold_out.source}: {existing} is the {split} split already; leave out {split}={options[split][-1]}")
 
 
 def divided(
-    asked: HoldOut, classes: list[str], samples: list[Sample], groups: Sequence[str], elsewhere: Collection[str] = ()
+    hold_out: HoldOut, classes: list[str], samples: list[Sample], groups: Sequence[str], elsewhere: Collection[str] = ()
 ) -> dict[str, list[Sample]]:
     """Divide the training images into those that stay and those of each split that is held out, in the order of ``samples``.
 
     Args:
-        asked: the shares.
+        hold_out: the shares.
         classes: the classes of the samples.
         samples: the training images.
         groups: the group of each sample.
@@ -95,15 +95,15 @@ def divided(
     Raises:
         ConfigError: a class cannot be in every part, or no image has a label.
     """
-    if not asked.shares:
+    if not hold_out.shares:
         return {"train": samples}
     unlabelled = {group for sample, group in zip(samples, groups, strict=True) if sample.label < 0}
     if samples and not any(sample.label >= 0 for sample in samples):
         raise ConfigError(
-            f"{asked.source}: no image has a label, and only labelled ones are held out; leave out {' and '.join(asked.shares)}"
+            f"{hold_out.source}: no image has a label, and only labelled ones are held out; leave out {' and '.join(hold_out.shares)}"
         )
-    split_of = _Draw(asked, classes, samples, groups, {*elsewhere, *unlabelled}).drawn()
-    parts: dict[str, list[Sample]] = {part: [] for part in asked.parts}
+    split_of = _Draw(hold_out, classes, samples, groups, {*elsewhere, *unlabelled}).drawn()
+    parts: dict[str, list[Sample]] = {part: [] for part in hold_out.parts}
     for sample, group in zip(samples, groups, strict=True):
         parts[split_of.get(group, "train")].append(sample)
     return parts
@@ -112,8 +112,8 @@ def divided(
 class _Draw:
     """The draw that decides which groups go to which held-out split. All others, including those ``staying``, are for training."""
 
-    def __init__(self, asked: HoldOut, classes: list[str], samples: list[Sample], groups: Sequence[str], staying: set[str]):
-        self.asked, self.classes = asked, classes
+    def __init__(self, hold_out: HoldOut, classes: list[str], samples: list[Sample], groups: Sequence[str], staying: set[str]):
+        self.hold_out, self.classes = hold_out, classes
         self.images = Counter(sample.label for sample in samples)  # number of images of each class
         self.members: dict[str, list[int]] = {}  # the label of each image, by group
         self.trained: set[int] = set()  # classes with images that stay in training in any case
@@ -123,14 +123,14 @@ class _Draw:
             else:
                 self.trained.add(sample.label)
         self.free = Counter(label for labels in self.members.values() for label in set(labels))  # groups left of each class
-        self.taken: dict[str, Counter[int]] = {split: Counter() for split in asked.shares}  # number of images of each class
-        self.lacking = {split: sum(self._wanted(label, split) for label in range(len(classes))) for split in asked.shares}
+        self.taken: dict[str, Counter[int]] = {split: Counter() for split in hold_out.shares}  # number of images of each class
+        self.lacking = {split: sum(self._wanted(label, split) for label in range(len(classes))) for split in hold_out.shares}
         self.split_of: dict[str, str] = {}
 
     def drawn(self) -> dict[str, str]:
         """Return the split of each group that is held out."""
         self._refuse_small_classes()
-        ranked = sorted(self.members, key=lambda group: hashlib.sha256(os.fsencode(f"{self.asked.seed}\0{group}")).digest())
+        ranked = sorted(self.members, key=lambda group: hashlib.sha256(os.fsencode(f"{self.hold_out.seed}\0{group}")).digest())
         for group in ranked:
             if split := next((split for split in self.taken if self._fits(group, split)), None):
                 self._take(group, split)
@@ -142,7 +142,7 @@ class _Draw:
 
     def _wanted(self, label: int, split: str) -> int:
         """Return the number of images of a class that a split should have."""
-        return max(1, int(self.asked.shares[split] * self.images[label] + 0.5))
+        return max(1, int(self.hold_out.shares[split] * self.images[label] + 0.5))
 
     def _fits(self, group: str, split: str) -> bool:
         """Whether a group can be spared, and brings a split nearer to its shares of the classes and no further from its image count."""
@@ -175,17 +175,21 @@ class _Draw:
         able = (group for group in ranked if group not in self.split_of and label in self.members[group] and self._spared(group, split))
         group = max(able, key=lambda group: self._gain(group, split), default=None)
         if group is None:
-            reason = f"class {self.classes[label]}: none of its {self.asked.unit} can go to {split} and leave every class some for training"
-            raise ConfigError(f"{self.asked.source}: {reason}; try another seed, add some, or {self.asked.leave_out}")
+            reason = (
+                f"class {self.classes[label]}: none of its {self.hold_out.unit} can go to {split} and leave every class some for training"
+            )
+            raise ConfigError(f"{self.hold_out.source}: {reason}; try another seed, add some, or {self.hold_out.leave_out}")
         self._take(group, split)
 
     def _refuse_small_classes(self) -> None:
         """Raise a ConfigError if a class has fewer groups than there are parts."""
-        parts, unit = self.asked.parts, self.asked.unit
+        parts, unit = self.hold_out.parts, self.hold_out.unit
         numbers = [self.free[label] for label in range(len(self.classes))]
         short = [label for label, number in enumerate(numbers) if number + (label in self.trained) < len(parts)]
         if short:
             small = first_few([f"{self.classes[label]} ({numbers[label]})" for label in short])
             note = " (without those that are in other splits too, or have an image without a label)" * bool(self.trained & {*short})
             least = f"{'an image' if unit == 'images' else 'one'} each for {' and '.join(parts)}"
-            raise ConfigError(f"{self.asked.source}: too few {unit} in {small}{note}, for {least}; add some, or {self.asked.leave_out}")
+            raise ConfigError(
+                f"{self.hold_out.source}: too few {unit} in {small}{note}, for {least}; add some, or {self.hold_out.leave_out}"
+            )

@@ -11,10 +11,10 @@ from vitssl.config import ConfigError
 from vitssl.data import UNLABELLED
 from vitssl.data.sources import held_out, lists, tables
 from vitssl.data.sources.folders import existing
-from vitssl.data.sources.samples import Options, Sample, Source, refuse_twice
+from vitssl.data.sources.samples import Options, Sample, Source, refuse_repeated_options
 from vitssl.words import is_control
 
-MOST_LETTERS = 1000  # characters of a class's name
+MOST_CLASS_NAME_CHARS = 1000  # characters of a class's name
 LIST_OPTIONS = ("images", "label")  # all others are splits, except for shares and their seed
 NUMBER = re.compile(r"[+-]?[0-9]*[.,]?[0-9]+%?")
 
@@ -25,9 +25,9 @@ def open_list(path: str, options: Options) -> Source:
         raise ConfigError(f"list:{path}: no list for training; expected list:{path}?train=FILE&test=FILE")
     drawn = {key: values for key, values in options.items() if key in held_out.OPTIONS and _is_drawn(key, values)}
     splits = {split: items for split, items in options.items() if split not in {*LIST_OPTIONS, *drawn}}
-    refuse_twice(f"list:{path}", options, splits)
-    hold_out = held_out.asked(f"list:{path}", drawn)
-    held_out.refuse_drawn_twice(hold_out, drawn, splits)
+    refuse_repeated_options(f"list:{path}", options, splits)
+    hold_out = held_out.parse_hold_out(f"list:{path}", drawn)
+    held_out.refuse_existing_splits(hold_out, drawn, splits)
     label = _label_column(path, options)
     rows = {split: [row for item in items for row in _listed(root, item, label)] for split, items in splits.items()}
     name = f"{root.resolve().name}/{Path(splits['train'][0]).stem}"
@@ -57,24 +57,24 @@ def _listed(root: Path, item: str, label: int | None) -> list[lists.Row]:
 
 def open_cub(path: str, options: Options) -> Source:
     root = existing("cub", path)
-    return _from_rows(root.resolve().name, root / "images", lists.read_cub(root), held_out.asked(f"cub:{path}", {}))
+    return _from_rows(root.resolve().name, root / "images", lists.read_cub(root), held_out.parse_hold_out(f"cub:{path}", {}))
 
 
 def open_csv(path: str, options: Options) -> Source:
     source, file = f"csv:{path}", Path(path).expanduser()
-    refuse_twice(source, options)
+    refuse_repeated_options(source, options)
     group = options.get("group", [""])[-1]
-    hold_out = held_out.asked(source, options, unit=f"values of {group}" if group else "images")
+    hold_out = held_out.parse_hold_out(source, options, unit=f"values of {group}" if group else "images")
     rows = tables.read_csv(file, {what: values[0] for what, values in options.items() if what not in (*held_out.OPTIONS, "images")})
-    held_out.refuse_drawn_twice(hold_out, options, rows)
+    held_out.refuse_existing_splits(hold_out, options, rows)
     return _from_rows(file.stem, file.parent / options.get("images", ["."])[-1], rows, hold_out)
 
 
-def _from_rows(name: str, root: Path, rows: dict[str, list[lists.Row]], asked: held_out.HoldOut) -> Source:
+def _from_rows(name: str, root: Path, rows: dict[str, list[lists.Row]], hold_out: held_out.HoldOut) -> Source:
     """Make a source from rows by split. The classes are those of the train split, in the order of their labels."""
     for row in itertools.chain(*rows.values()):
         _check(row)
-    _check_there(root, [row for split_rows in rows.values() for row in split_rows])
+    _check_images_exist(root, [row for split_rows in rows.values() for row in split_rows])
     names = _class_names(rows.get("train", []))
     labels = {"": UNLABELLED} | {label: k for k, label in enumerate(names)}
     splits = {split: [_sample(root, row, split, labels) for row in split_rows] for split, split_rows in rows.items()}
@@ -82,7 +82,7 @@ def _from_rows(name: str, root: Path, rows: dict[str, list[lists.Row]], asked: h
     elsewhere = set(itertools.chain(*(groups[split] for split in groups if split != "train")))
     classes = list(names.values())
     if "train" in splits:
-        splits |= held_out.divided(asked, classes, splits["train"], groups["train"], elsewhere)
+        splits |= held_out.divided(hold_out, classes, splits["train"], groups["train"], elsewhere)
     return Source(name, classes, splits, grouped=any(row.group for row in itertools.chain(*rows.values())))
 
 
@@ -95,11 +95,11 @@ def _check(row: lists.Row) -> None:
     for text in (row.path, row.label, row.name):
         if not text.isprintable() and any(map(is_control, text)):
             raise ConfigError(f"{row.where}: {text[:80]!r} has a control character, or is not UTF-8")
-    if max(len(row.label), len(row.name)) > MOST_LETTERS:
+    if max(len(row.label), len(row.name)) > MOST_CLASS_NAME_CHARS:
         raise ConfigError(f"{row.where}: {row.label[:80]!r} and so on, {len(row.label):,} characters, is not a class")
 
 
-def _check_there(root: Path, rows: list[lists.Row]) -> None:
+def _check_images_exist(root: Path, rows: list[lists.Row]) -> None:
     """Refuse a list if images of it are missing.
 
     Raises:

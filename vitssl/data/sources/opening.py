@@ -50,12 +50,12 @@ def check_order(source: str, out: Path) -> None:
     Raises:
         ConfigError: ``out`` names a data set, and ``source`` does not.
     """
-    if _is_kind(str(out)) or (Path(out).is_dir() and not _holds_shards(out) and not _names_one(source)):
+    if _is_kind(str(out)) or (Path(out).is_dir() and not _holds_shards(out) and not _is_source(source)):
         typed = shlex.join(["vitssl", "shards", "build", str(out), source])
         raise ConfigError(f"the source comes first, then the folder to write: {typed}")
 
 
-def _names_one(source: str) -> bool:
+def _is_source(source: str) -> bool:
     """Whether ``source`` names a data set."""
     return source == "digits" or _is_kind(source) or os.path.isdir(source)
 

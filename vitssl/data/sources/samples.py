@@ -15,9 +15,9 @@ from vitssl.config import ConfigError
 Options = dict[str, list[str]]  # what follows the "?" of a source, by key
 
 
-def refuse_twice(source: str, options: Options, may: Collection[str] = ()) -> None:
-    """Raise a ConfigError if an option has several values and is not among ``may``."""
-    if twice := next((key for key, values in options.items() if key not in may and len(values) > 1), None):
+def refuse_repeated_options(source: str, options: Options, repeatable: Collection[str] = ()) -> None:
+    """Raise a ConfigError if an option has several values and is not among ``repeatable``."""
+    if twice := next((key for key, values in options.items() if key not in repeatable and len(values) > 1), None):
         raise ConfigError(f"{source}: {twice} is there twice, as {' and as '.join(options[twice])}; leave out one")
 
 

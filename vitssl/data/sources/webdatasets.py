@@ -63,7 +63,7 @@ def name_of(pattern: str) -> str:
     return next(filter(None, (re.sub(r"(^|[-_.])train(ing)?([-_.]?\d+)?$", "", name) for name in names)), "wds")
 
 
-def is_here(pattern: str) -> bool:
+def has_tars(pattern: str) -> bool:
     """Whether all tars of a pattern exist."""
     try:
         return bool(expanded(str(Path(pattern).expanduser())))
