@@ -1,16 +1,12 @@
-"""A sweep laid out in rows and columns, from which tables, plots and sentences are made; seeds are gathered in each cell.
+"""A sweep laid out in rows and columns, which are compared: what tables, plots and sentences are made from.
 
-Terms (for cell, point and selection see `rows`):
-    column: a value of the column axis that the sweep file names, such as a data set; without such an axis the only column is None.
-    row: one arm at one value of every row axis: all axes with several values, except the seed, the column axis and those selected over.
-    part: the rows that are compared on the same terms, such as at equal epochs or at equal cost; a grid of its own.
+Terms (for row and column see `layout`, for cell, point and selection `rows`):
     setting: another row that differs from a given one in hyper-parameters alone (see `hyperparameters`).
     rivals: the row of the best mean together with its settings. To rank them would be to choose hyper-parameters on the test images.
     gap: the difference between two rows in a column, or between two columns of a row, with its confidence interval.
 
-Example: with ``columns: data``, the arms scratch and ssat and the axes ``data: [cifar10, svhn]``, ``seed: [0, 1, 2]`` and
-``backbone.depth: [6, 12]`` make two columns and four rows: "scratch, depth 6", "scratch, depth 12", "ssat, depth 6" and "ssat, depth 12".
-Each row has three cells (seeds) in each column. The baseline of "ssat, depth 6" is "scratch, depth 6".
+Example: of the rows "scratch, depth 6", "scratch, depth 12", "ssat, depth 6" and "ssat, depth 12" the baseline of "ssat, depth 6" is
+"scratch, depth 6", and "ssat, depth 12" is one of its settings.
 """
 
 from __future__ import annotations
@@ -23,10 +19,11 @@ from statistics import mean
 from typing import Any
 
 from vitssl.config.evals import OF_TEST, Metric, measured_by, metric_parts
-from vitssl.report.results.collect import Arm, Cell, Sweep
-from vitssl.report.results.folds import folds_of, of_folds, overlap_of
+from vitssl.report.results.collect import Cell, Sweep
+from vitssl.report.results.folds import of_folds, overlap_of
 from vitssl.report.results.hyperparameters import fields_between, fields_between_arms, is_setting, sets_hyperparameters
 from vitssl.report.results.images import estimate_image_errors
+from vitssl.report.results.layout import Layout
 from vitssl.report.results.rows import Row, changes_nothing, without
 from vitssl.report.results.stats import Difference, difference
 from vitssl.words import listed
@@ -37,120 +34,11 @@ MOST_FIELDS = 3  # the most fields that a sentence names
 
 
 @dataclass(eq=False)
-class Grid:
-    """A sweep laid out in rows and columns."""
+class Grid(Layout):
+    """The rows and columns of a sweep with their scores, and what can be said of the differences between them."""
 
-    sweep: Sweep
-    columns: list[Any]  # values of the column axis; [None] without one
-    row_axes: list[str]  # axes with several values, except the seed, the column axis and those selected over
-    rows: list[Row]
-    part: str = ""  # if it is one of the `parts` of a grid: the value of its `cost_axis` there
     # cache of `gap`: sentences and tables ask for the same gaps again and again, and those of all pairs of many rows take long
     gaps: dict[tuple[Row, Row, Any, Any, Reading | None], Difference | None] = field(default_factory=dict, init=False)
-
-    @property
-    def cost_axis(self) -> str | None:
-        """The axis that tells equal epochs from equal cost, or None unless rows differ by it."""
-        return next((axis for axis in self.equal_cost_axes if axis in self.row_axes), None)
-
-    @cached_property
-    def parts(self) -> list[Grid]:
-        """A grid for each value of `cost_axis`, or the whole grid if there is no such axis."""
-        axis = self.cost_axis
-        if axis is None:
-            return [self]
-        by_value: dict[Any, list[Row]] = {}
-        for row in self.rows:
-            by_value.setdefault(row.values[axis], []).append(replace(row, values=without(row.values, axis)))
-        return [Grid(self.sweep, self.columns, [a for a in self.row_axes if a != axis], rows, str(v)) for v, rows in by_value.items()]
-
-    def prefixed_text(self, column: Any, sentence: str) -> str:
-        """Return a sentence after the column and part that it holds for, if there are several: ``cifar10, equal MACs: ...``."""
-        return ": ".join(filter(None, [", ".join(filter(None, [self.name(column), self.part])), sentence]))
-
-    def model_name(self, row: Row, column: Any) -> str:
-        """Return the name of a row in a column, such as ``SSAT on cifar10``."""
-        return f"{self.label(row)} on {self.name(column)}" if self.name(column) else self.label(row)
-
-    @property
-    def axis(self) -> str | None:
-        """The column axis, or None unless it takes several values: the models of one arm then differ in data, size or cost."""
-        return self.sweep.facts["columns"] if len(self.columns) > 1 else None
-
-    @property
-    def of_one_set(self) -> bool:
-        """Whether all models that have begun to train use the same data, so that several columns may be compared."""
-        sets = [facts for row in self.rows for cell in row.cells if (facts := cell.last.job.get("data"))]
-        return len({(facts.get("name"), facts.get("sha256")) for facts in sets}) <= 1
-
-    @property
-    def axis_name(self) -> str:
-        """The short name of the column axis for a heading; empty unless it takes several values."""
-        return self.short(self.axis) if self.axis else ""
-
-    @property
-    def done(self) -> list[Cell]:
-        """The finished cells of all rows."""
-        return [cell for row in self.rows for cell in row.done]
-
-    def models(self) -> list[tuple[Row, Any, list[Cell]]]:
-        """Return row, column and finished seeds (whose costs are averaged), column by column, since arms are compared within a column."""
-        places = [(row, column) for column in self.columns for row in self.rows]
-        return [(row, column, done) for row, column in places if (done := row.finished(column))]
-
-    def arm_name(self, arm: Arm) -> str:
-        """Return the name of the arm's row in the paper's table, with its name in the sweep file if several arms have the same row."""
-        name = arm.row or arm.name
-        return name if [other.row or other.name for other in self.sweep.arms].count(name) == 1 else f"{name} [{arm.name}]"
-
-    @property
-    def has_single_arm(self) -> bool:
-        """Whether there is a single arm, so that rows differ only in the values of axes."""
-        return len({row.arm.name for row in self.rows}) == 1
-
-    def label(self, row: Row, but: str | None = None) -> str:
-        """Return the row's name, without the axis ``but``; a single arm's name is not repeated in every row of a matrix."""
-        values = {axis: value for axis, value in row.values.items() if axis != but}
-        # the values of an axis of equal cost need no name before them: "equal MACs"
-        parts = [str(value) if axis in self.equal_cost_axes else f"{self.short(axis)} {value}" for axis, value in values.items()]
-        return ", ".join(parts if parts and self.has_single_arm else [self.arm_name(row.arm), *parts])
-
-    def short(self, axis: str) -> str:
-        """Return the last part of a field's name, if it tells the axes apart; otherwise the whole name."""
-        last = axis.rsplit(".", 1)[-1]
-        return last if [other.rsplit(".", 1)[-1] for other in self.sweep.facts["axes"]].count(last) == 1 else axis
-
-    def name(self, column: Any) -> str:
-        """Return a column's name; a bare number follows the name of its axis, such as ``depth 6``."""
-        if column is None:
-            return ""
-        return str(column) if isinstance(column, str) else f"{self.short(self.sweep.facts['columns'])} {column}"
-
-    @property
-    def equal_cost_axes(self) -> list[str]:
-        """The axes whose values say what is equal for all arms, such as epochs or MACs; the epochs that follow from it are no choice."""
-        return list(self.sweep.facts["equal"]["axes"])
-
-    @cached_property
-    def unselected_axes(self) -> list[str]:
-        """The row axes that set hyper-parameters of an arm in this grid, and over which nothing selects."""
-        of_rows = {axis for row in self.rows for axis in row.values}
-        return [axis for axis in self.row_axes if axis in of_rows - {*self.equal_cost_axes} and sets_hyperparameters(self.sweep, axis)]
-
-    @property
-    def unselected_reason(self) -> str:
-        """Why rows are not ranked if there are `unselected_axes`; otherwise empty."""
-        return f"held-out images do not choose {' and '.join(self.unselected_axes)}" if self.unselected_axes else ""
-
-    @cached_property
-    def has_unselected_columns(self) -> bool:
-        """Whether the column axis sets hyper-parameters. Arms are then compared in each column, but columns are not compared."""
-        return self.axis is not None and self.axis not in self.equal_cost_axes and sets_hyperparameters(self.sweep, self.axis)
-
-    @cached_property
-    def folds(self) -> int | None:
-        """The number of folds if every seed is tested on one of them; None if an arm's test images are those of a split."""
-        return folds_of(self.done)
 
     @property
     def metric(self) -> tuple[str, str]:
@@ -210,6 +98,22 @@ class Grid:
             value = value[match[0]]
             unused.remove(match)
         return None if any(needed for _, needed in unused) else value
+
+    @cached_property
+    def unselected_axes(self) -> list[str]:
+        """The row axes that set hyper-parameters of an arm in this grid, and over which nothing selects."""
+        of_rows = {axis for row in self.rows for axis in row.values}
+        return [axis for axis in self.row_axes if axis in of_rows - {*self.equal_cost_axes} and sets_hyperparameters(self.sweep, axis)]
+
+    @property
+    def unselected_reason(self) -> str:
+        """Why rows are not ranked if there are `unselected_axes`; otherwise empty."""
+        return f"held-out images do not choose {' and '.join(self.unselected_axes)}" if self.unselected_axes else ""
+
+    @cached_property
+    def has_unselected_columns(self) -> bool:
+        """Whether the column axis sets hyper-parameters. Arms are then compared in each column, but columns are not compared."""
+        return self.axis is not None and self.axis not in self.equal_cost_axes and sets_hyperparameters(self.sweep, self.axis)
 
     def ranking(self, column: Any) -> list[Row]:
         """Return the rows from the best mean to the worst; empty if rows cannot be ranked fairly.
