@@ -83,6 +83,13 @@ def test_of_many_columns_leads_are_counted(sweep):
     assert headlines(lay_out(collect(folder)))["Comparison"] == [f"Best mean top-1: ssat in a and c.{doubt}"]
 
 
+@pytest.mark.parametrize("sets", [2, 3])
+def test_a_difference_that_is_the_same_in_every_seed_is_no_chance_however_many_columns_there_are(sweep, sets):
+    folder = sweep({"scratch": 80.0, "ssat": 82.0}, {"data": ["a", "b", "c"][:sets], "seed": [0, 1, 2]})
+    said = headlines(lay_out(collect(folder)))["Comparison"]
+    assert said == ["Best mean top-1: ssat in a, b and c."] if sets == 3 else all("The best arm by top-1 is ssat" in line for line in said)
+
+
 def test_leads_are_counted_at_equal_epochs_and_at_equal_cost(sweep):
     """Scratch leads where it costs as much, and there alone: on every set of images its rows at equal MACs have the best means of all."""
     equal = {"all": None, "axes": {"cost": {"equal epochs": None, "equal MACs": {"quantity": "macs", "reference": "ssat"}}}}

@@ -164,7 +164,7 @@ def _winners(grid: Grid) -> str:
     for column in grid.columns:
         if ranked := grid.ranking(column):
             leads.setdefault(grid.label(ranked[0]), []).append(grid.name(column))
-            if corrected(grid, column).get(frozenset(ranked[:2]), 1.0) > 1 - CONFIDENCE:
+            if _open(grid, *ranked[:2], column) or not settled(grid, column, *ranked[:2]):
                 open_in.append(grid.name(column))
     if not leads:
         return ""
