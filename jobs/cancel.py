@@ -13,7 +13,7 @@ if __name__ == "__main__":
 
     environment.require()
 
-from jobs.chosen import named, runs_of, shared, waiting_for, yet_to_queue
+from jobs.chosen import runs_named, runs_of, shared_runs, waiting_for, yet_to_queue
 from jobs.slurm import cluster
 from vitssl import sweep_folder
 from vitssl.arguments import Parser, guarded
@@ -25,7 +25,7 @@ from vitssl.words import counted, note
 def main(arguments: list[str] | None = None) -> int:
     """Cancel what the command line names. Exit code: 0, or 2 for a user's mistake."""
     parser = Parser(prog="jobs/cancel.py", description=__doc__)
-    parser.add_argument("sweep", type=sweep_folder.named, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
+    parser.add_argument("sweep", type=sweep_folder.find_sweep, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
     names_help = "stop only these: arms, or runs by a part of their names; default: the whole sweep"
     parser.add_argument("names", nargs="*", default=[], metavar="arm-or-run", help=names_help)
     options = parser.parse_args(arguments)
@@ -35,24 +35,24 @@ def main(arguments: list[str] | None = None) -> int:
 def cancel(sweep: Path) -> None:
     """Cancel the SLURM jobs of a sweep, including its report's, and ask its local launcher to stop."""
     current, earlier = runs_of(sweep)
-    pid = sweep_folder.running(sweep)
-    if pid is not None and sweep_folder.was_asked(sweep):  # a second signal would end the runs before they have saved
+    pid = sweep_folder.launcher_pid(sweep)
+    if pid is not None and sweep_folder.is_asked_to_stop(sweep):  # a second signal would end the runs before they have saved
         print(f"process {pid} has already been asked to save and stop, and is still doing so")
     elif pid is not None:
-        _ask(pid)
-    readable = _known([*current, *earlier, sweep])
-    entries, unqueued = cluster.queued(readable), _later(sweep, readable)
+        _ask_to_stop(pid)
+    readable = _readable_folders([*current, *earlier, sweep])
+    entries, unqueued = cluster.queued(readable), _unqueued_runs(sweep, readable)
     if sweep in entries and not entries[sweep].is_mine:
         unqueued.clear()  # another user's job keeps running, and will still queue its runs
-    ended = _end(entries)
+    ended = _cancel_jobs(entries)
     _leave_out(sweep, unqueued)
-    if remote := sweep_folder.elsewhere(sweep):
+    if remote := sweep_folder.remote_launcher(sweep):
         note(f"{remote} may still run it; cancel it there")
     elif not ended and not unqueued and pid is None:
         print(f"nothing of {sweep} is running or queued")
 
 
-def _ask(pid: int) -> None:
+def _ask_to_stop(pid: int) -> None:
     """Ask the launcher with the process id ``pid`` on this machine to save and stop."""
     try:
         os.kill(pid, signal.SIGTERM)
@@ -71,19 +71,19 @@ def cancel_some(sweep: Path, names: list[str]) -> None:
     Raises:
         ConfigError: a process of this machine trains the sweep, which can only be stopped as a whole.
     """
-    chosen = named(sweep, names)
-    if (pid := sweep_folder.running(sweep)) is not None:
+    chosen = runs_named(sweep, names)
+    if (pid := sweep_folder.launcher_pid(sweep)) is not None:
         raise ConfigError(f"process {pid} on this machine trains the whole sweep {sweep}; to stop it, run cancel.py without names")
-    readable = _known([*dict.fromkeys(folder for group in (*runs_of(sweep), chosen) for folder in group), sweep])
+    readable = _readable_folders([*dict.fromkeys(folder for group in (*runs_of(sweep), chosen) for folder in group), sweep])
     runs = [folder for folder in readable if folder != sweep]
-    entries, unqueued = cluster.queued(runs), _later(sweep, readable)
-    for folder, arm in shared(sweep, names).items():
+    entries, unqueued = cluster.queued(runs), _unqueued_runs(sweep, readable)
+    for folder, arm in shared_runs(sweep, names).items():
         if folder in entries or folder in unqueued:
             note(f"{folder.name} keeps running, since arm {arm} needs it too; name it to stop it")
             chosen.discard(folder)
     pending = entries.keys() | unqueued
     waiting = waiting_for(chosen & pending, pending) - chosen
-    ended = _end({folder: entry for folder, entry in entries.items() if folder in chosen | waiting})
+    ended = _cancel_jobs({folder: entry for folder, entry in entries.items() if folder in chosen | waiting})
     if waiting_names := sorted(folder.name for folder in waiting & ended):
         print(f"of which {counted(len(waiting_names), 'job')} waited for the others: {' '.join(waiting_names)}")
     dropped = unqueued & (chosen | waiting)
@@ -92,21 +92,21 @@ def cancel_some(sweep: Path, names: list[str]) -> None:
         print(f"nothing of {' '.join(names)} in {sweep} is running or queued")
 
 
-def _later(sweep: Path, known: list[Path]) -> set[Path]:
+def _unqueued_runs(sweep: Path, known: list[Path]) -> set[Path]:
     """Return the folders in ``known`` whose runs still wait for room in SLURM's queue; none if the sweep itself is not in ``known``."""
     unqueued = yet_to_queue(sweep, (folder for folder in known if folder != sweep)) if sweep in known else set()
     return {folder for folder in unqueued if not is_trained(folder)}
 
 
-def _leave_out(sweep: Path, later: set[Path]) -> None:
-    """Mark the runs in ``later`` as cancelled, so that the job that was to queue them leaves them out."""
-    for folder in later:
+def _leave_out(sweep: Path, unqueued: set[Path]) -> None:
+    """Mark the runs in ``unqueued`` as cancelled, so that the job that was to queue them leaves them out."""
+    for folder in unqueued:
         _mark(folder)
-    if later:
-        print(f"{counted(len(later), 'run')} that job {cluster.job_id(sweep)} would have queued later will not be queued")
+    if unqueued:
+        print(f"{counted(len(unqueued), 'run')} that job {cluster.job_id(sweep)} would have queued later will not be queued")
 
 
-def _known(folders: list[Path]) -> list[Path]:
+def _readable_folders(folders: list[Path]) -> list[Path]:
     """Return the ``folders`` whose job record is readable, and print a note for each of the others: they must not block cancelling."""
     damaged = cluster.damaged(folders)
     for folder, problem in damaged.items():
@@ -115,7 +115,7 @@ def _known(folders: list[Path]) -> list[Path]:
     return [folder for folder in folders if folder not in damaged]
 
 
-def _end(entries: dict[Path, cluster.Entry]) -> set[Path]:
+def _cancel_jobs(entries: dict[Path, cluster.Entry]) -> set[Path]:
     """Cancel the jobs in ``entries`` that belong to this user, and return their folders."""
     ids = {folder: cluster.job_id(folder) for folder, entry in entries.items() if entry.is_mine}
     for folder, entry in entries.items():

@@ -11,7 +11,7 @@ from vitssl import sweep_folder
 from vitssl.config import ConfigError
 from vitssl.config.base import closest, did_you_mean
 from vitssl.files import read_json
-from vitssl.run_folder import CANCELLED, ERROR, SLURM_JOB
+from vitssl.run_folder import CANCELLED, ERROR, JOB, SLURM_JOB
 from vitssl.words import few
 
 
@@ -19,17 +19,17 @@ def runs_of(sweep: Path) -> tuple[dict[Path, str], dict[Path, str]]:
     """Return {run folder: stage} of the last submission, and the same for runs of earlier submissions only, which may still be queued."""
     facts = sweep_folder.read(sweep)
     current = {sweep / stage["folder"]: stage["stage"] for cell in facts["cells"] for stage in cell["stages"]}
-    earlier = [path.parent for path in sorted(sweep.glob("*/job.json")) if path.parent not in current]
-    return current, {folder: _told(folder).get("stage", "") for folder in earlier}
+    earlier = [path.parent for path in sorted(sweep.glob(f"*/{JOB}")) if path.parent not in current]
+    return current, {folder: _job_record(folder).get("stage", "") for folder in earlier}
 
 
-def _told(folder: Path) -> dict[str, Any]:
+def _job_record(folder: Path) -> dict[str, Any]:
     """Return the content of a run's `job.json`, or an empty dict if it is damaged.
 
     One damaged record must not hide the other runs. Code that depends on it reads it itself, and reports the damage.
     """
     try:
-        return read_json(folder / "job.json")
+        return read_json(folder / JOB)
     except ConfigError:
         return {}
 
@@ -40,7 +40,7 @@ def arms_of(sweep: Path) -> dict[str, set[Path]]:
     for cell in sweep_folder.read(sweep)["cells"]:
         arms.setdefault(cell["arm"], set()).update(sweep / stage["folder"] for stage in cell["stages"])
     for folder in runs_of(sweep)[1]:
-        arms.setdefault(_told(folder).get("arm", ""), set()).add(folder)
+        arms.setdefault(_job_record(folder).get("arm", ""), set()).add(folder)
     return arms
 
 
@@ -64,17 +64,17 @@ def run_named(sweep: Path, word: str) -> Path:
     raise ConfigError(f"no run has {word!r} in its name{suggestion}", place=str(sweep))
 
 
-def named(sweep: Path, words: Iterable[str]) -> set[Path]:
+def runs_named(sweep: Path, words: Iterable[str]) -> set[Path]:
     """Return the folders of the runs that ``words`` name: an arm stands for all its runs, any other word for one run (`run_named`)."""
     arms = arms_of(sweep)
     return {folder for word in words for folder in (arms.get(word) or [run_named(sweep, word)])}
 
 
-def shared(sweep: Path, words: Iterable[str]) -> dict[Path, str]:
+def shared_runs(sweep: Path, words: Iterable[str]) -> dict[Path, str]:
     """Return {run folder: other arm} of runs of the arms in ``words`` that an arm not in ``words`` needs too, but for runs in ``words``."""
     arms = arms_of(sweep)
     named_arms = {word for word in words if word in arms}
-    by_name = named(sweep, (word for word in words if word not in arms))
+    by_name = runs_named(sweep, (word for word in words if word not in arms))
     runs = {folder for arm in named_arms for folder in arms[arm]} - by_name
     return {folder: arm for arm, folders in sorted(arms.items()) if arm not in named_arms for folder in runs & folders}
 
@@ -84,7 +84,7 @@ def yet_to_queue(sweep: Path, folders: Iterable[Path]) -> set[Path]:
 
     Only a sweep that is larger than SLURM's queue has such runs.
     """
-    if not cluster.left(sweep):
+    if not cluster.unqueued_count(sweep):
         return set()
     records = (SLURM_JOB, CANCELLED, ERROR)
     return {folder for folder in folders if folder.is_dir() and not any((folder / name).exists() for name in records)}
@@ -92,12 +92,12 @@ def yet_to_queue(sweep: Path, folders: Iterable[Path]) -> set[Path]:
 
 def parents_of(folder: Path) -> list[Path]:
     """Return the folders of the runs that a run starts from or learns from."""
-    return [folder.parent / Path(parent).name for parent in _told(folder).get("parents", ())]
+    return [folder.parent / Path(parent).name for parent in _job_record(folder).get("parents", ())]
 
 
-def line_of(folder: Path) -> set[Path]:
+def lineage_of(folder: Path) -> set[Path]:
     """Return the folder of a run and those of all its ancestors: the runs that it starts from, directly or indirectly."""
-    return {folder}.union(*map(line_of, parents_of(folder)))
+    return {folder}.union(*map(lineage_of, parents_of(folder)))
 
 
 def waiting_for(folders: Iterable[Path], among: Iterable[Path]) -> set[Path]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from vitssl.config import Site, merge
 from vitssl.files import read_json
+from vitssl.run_folder import JOB
 
 CACHE = "VITSSL_CACHE_DIR"
 # a worker that was asked to stop saves first; torchrun's default of 30 s is too short for that
@@ -130,7 +131,7 @@ def start(
 
 def job_of(folder: Path) -> dict[str, Any]:
     """Return the `job.json` of a run; for a trained run, with the facts of its later evaluation, such as a newer source and one GPU."""
-    job = read_json(folder / "job.json")
+    job = read_json(folder / JOB)
     return job | job.get("evaluation", {})
 
 

@@ -14,15 +14,15 @@ from typing import Any
 from jobs.plan.architecture import architecture
 from jobs.plan.graph import Graph, Job
 from jobs.plan.launch import Launch
-from jobs.plan.shards import facts, folders_of, images_worked
+from jobs.plan.shards import equivalent_images, facts, folders_of
 from jobs.plan.sweep import Spec
 from vitssl.atomic import write_atomically
 from vitssl.config import SCHEMA, ConfigError, Run, active, checkpoints, read_yaml, save_fields
 from vitssl.config.evals import evals_of
 from vitssl.config.sweep import Arm
-from vitssl.files import held, read_json, write_json
+from vitssl.files import read_json, try_lock, write_json
 from vitssl.reader import read_whole
-from vitssl.run_folder import CANCELLED, DONE, ERROR, LAST
+from vitssl.run_folder import CANCELLED, DONE, ERROR, JOB, LAST, RUN
 from vitssl.sweep_folder import GRID, SUBMITTING, SWEEP
 from vitssl.version import ROOT
 
@@ -50,7 +50,7 @@ def locked(sweep: Path) -> Iterator[None]:
     Raises:
         Busy: another process holds the lock.
     """
-    with held(sweep / SUBMITTING, "--runs") as free:
+    with try_lock(sweep / SUBMITTING, "--runs") as free:
         if not free:
             raise Busy(f"{sweep} is being submitted by another process; try again when it has finished")
         yield
@@ -81,11 +81,11 @@ def write_run(job: Job, launch: Launch) -> None:
     A run that has begun continues with the source that it began with, and with a `run.yaml` that this source can read. The files of a
     trained run are kept, since they say how it was trained; only the present place of its images and its evaluation are updated.
     """
-    record, source = read_json(job.folder / "job.json"), _source(job, launch)
+    record, source = read_json(job.folder / JOB), _source(job, launch)
     trained = bool(record) and job.is_trained
     fields = dataclasses.asdict(job.run)
     if trained or source != launch.source:
-        recorded = read_yaml(job.folder / "run.yaml", variables=False)
+        recorded = read_yaml(job.folder / RUN, variables=False)
         fields = _evaluated_now(recorded, fields) if trained else _as_known(recorded, fields)
     save_fields(fields, job.folder)
     content = launch.about() | dataclasses.asdict(job.resources)
@@ -105,7 +105,7 @@ def write_run(job: Job, launch: Launch) -> None:
         "cache_dir": job.run.data.cache_dir,
         "source": str(source),
     }
-    write_json(job.folder / "job.json", record | {"evaluation": content} if trained else content)
+    write_json(job.folder / JOB, record | {"evaluation": content} if trained else content)
     for stale in (ERROR, CANCELLED):
         (job.folder / stale).unlink(missing_ok=True)
 
@@ -116,10 +116,10 @@ def restate(job: Job) -> None:
     An earlier submission with other evaluators may have failed or been stopped. It left its evaluators in `run.yaml`, whose results a
     report would miss, and its error.
     """
-    evaluated_later = "evaluation" in read_json(job.folder / "job.json")  # otherwise its `run.yaml`, which is slow to read, is unchanged
+    evaluated_later = "evaluation" in read_json(job.folder / JOB)  # otherwise its `run.yaml`, which is slow to read, is unchanged
     if job.reused is not None or not evaluated_later or not job.is_done:
         return
-    recorded = read_yaml(job.folder / "run.yaml", variables=False)
+    recorded = read_yaml(job.folder / RUN, variables=False)
     if (updated := _evaluated_now(recorded, dataclasses.asdict(job.run))) != recorded:
         save_fields(updated, job.folder)
     (job.folder / ERROR).unlink(missing_ok=True)
@@ -146,7 +146,7 @@ def _as_known(known: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 def _source(job: Job, launch: Launch) -> Path:
     """Return the source snapshot that a run trains with. A run that has begun keeps its snapshot, unless that is gone or not wanted."""
-    recorded = read_json(job.folder / "job.json").get("source")
+    recorded = read_json(job.folder / JOB).get("source")
     begun = recorded is not None and (job.folder / LAST).exists() and not job.is_trained
     return Path(recorded) if begun and Path(recorded).exists() and not launch.use_current_source else launch.source
 
@@ -184,7 +184,7 @@ def write_sweep(spec: Spec, graph: Graph, launch: Launch) -> None:
         "axes": {name: list(values) for name, values in spec.axes.items()},
         "arms": arms,
         "cells": cells,
-        "work": {job.name: {"images": images_worked(job.run), "architecture": architecture(job.run)} for job in graph.jobs},
+        "work": {job.name: {"images": equivalent_images(job.run), "architecture": architecture(job.run)} for job in graph.jobs},
         "resources": dataclasses.asdict(spec.resources),
         "created": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }

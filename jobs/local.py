@@ -25,12 +25,12 @@ from jobs.command import NodeInfo, report_command, start
 from jobs.folders import status_command, write_run
 from jobs.plan.graph import Graph, Job
 from jobs.plan.launch import Launch
-from jobs.plan.time_left import Seen, Work, remaining, seen_of, time_of, work
+from jobs.plan.time_left import MeasuredTimes, Work, measured_times, remaining, time_of, work
 from jobs.slots import WHOLE, Slot, slots
 from vitssl import sweep_folder
 from vitssl.config import ConfigError
 from vitssl.files import busy_file, read_json, write_json
-from vitssl.run_folder import LAST, error_of, fail
+from vitssl.run_folder import EVENTS, LAST, error_of, fail
 from vitssl.sweep_folder import LOCAL
 from vitssl.training.stopping import LAUNCHER
 from vitssl.words import counted, note
@@ -87,7 +87,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> int:
     Returns:
         The exit code: 0 if every job is done, 1 if one failed, 128 + N if signal N stopped the sweep (Ctrl-C: 130).
     """
-    with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch, _alone(launch.sweep, Path(scratch) / "stop") as stop_file:
+    with tempfile.TemporaryDirectory(prefix="vitssl-") as scratch, _launcher_lock(launch.sweep, Path(scratch) / "stop") as stop_file:
         stopper = Stopper(stop_file)
         # SIGHUP, of a lost terminal, unless nohup made this process ignore it
         numbers = [signal.SIGINT, signal.SIGTERM, *([] if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else [signal.SIGHUP])]
@@ -103,7 +103,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> int:
         console.print(Text.assemble(f"{outcome}. To continue: ", command), soft_wrap=True)
         return 128 + stopper.number
     _refuse_removed(launch)
-    reported = subprocess.run(report_command(launch.sweep, launch.of_report), check=False, cwd=launch.source).returncode == 0
+    reported = subprocess.run(report_command(launch.sweep, launch.report_job), check=False, cwd=launch.source).returncode == 0
     if unfinished := [job for job in graph.jobs if not job.is_done]:
         reason = (
             f"{len(unfinished)} of {counted(len(graph.jobs), 'run')} not done; the reason is printed above and by "
@@ -115,7 +115,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> int:
 
 def _run_all(jobs: list[Job], launch: Launch, stopper: Stopper, console: Console) -> None:
     """Run every job after the jobs that it starts from, with one thread per slot, each of which waits for one run."""
-    free, seen, waiting = slots(jobs, launch), seen_of(jobs), list(jobs)
+    free, seen, waiting = slots(jobs, launch), measured_times(jobs), list(jobs)
     running: dict[Future[None], Place] = {}
     if (width := len(free)) > 1:
         console.print(f"{width} runs side by side, on {free[0]} each")
@@ -125,7 +125,7 @@ def _run_all(jobs: list[Job], launch: Launch, stopper: Stopper, console: Console
             ready = [job for job in waiting if not any(id(parent) in unfinished for parent in job.parents)]
             for job in ready[: 0 if stopper.asked else len(free)]:
                 waiting.remove(job)
-                beside = [remaining(other.job).begun for other in running.values() if not other.job.is_done]
+                beside = [remaining(other.job).without_start for other in running.values() if not other.job.is_done]
                 after = [remaining(other) for other in waiting if not other.is_done]
                 place = Place(f"[{len(jobs) - len(waiting)}/{len(jobs)}]", job, beside, after, seen, width, free.pop(0))
                 running[pool.submit(_run_job, job, place, launch, stopper, console)] = place
@@ -146,7 +146,7 @@ class Place:
     job: Job
     beside: list[Work]  # what is left of the runs that are training now
     after: list[Work]  # and of the runs that come later
-    seen: Seen
+    seen: MeasuredTimes
     width: int = 1  # how many runs are trained side by side
     slot: Slot = WHOLE
 
@@ -186,14 +186,14 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
     from_scratch, begun_s = not (job.folder / LAST).exists(), time.monotonic()
     stop_file = stopper.file_of(job)
     # in a new session, so that Ctrl-C in the terminal reaches only this process, which then asks the run to stop
-    with _there(stop_file):
+    with _liveness_lock(stop_file):
         process = start(job.folder, NodeInfo(), stop_file, place.variables, start_new_session=True)
         if place.slot.cores:
             with suppress(ProcessLookupError):  # it has already ended
                 os.sched_setaffinity(process.pid, place.slot.cores)
         code, trained = stopper.wait_for(process, stop_file), job.is_trained
     if trained and from_scratch:
-        _count(place.seen, job, time.monotonic() - begun_s)
+        _add_times(place.seen, job, time.monotonic() - begun_s)
     if code == 0 and trained and not trained_before and not job.is_done:  # trained by an older source without these evaluators
         _run_job(job, place, launch, stopper, console)
         return
@@ -207,7 +207,7 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
             out_of_memory = "training was killed (signal 9); if memory ran out, lower loop.micro_batch_size or optim.batch_size"
             fail(job.folder, out_of_memory if code == -signal.SIGKILL else f"training ended with exit code {code}")
         console.print(Text.assemble((f"{title}: failed", "red"), f": {error_of(job.folder) or 'see above'}"), soft_wrap=True)
-        if unexplained and code == 1 and not (job.folder / "metrics.jsonl").exists():
+        if unexplained and code == 1 and not (job.folder / EVENTS).exists():
             raise ConfigError(
                 "training did not even start, as is said above, so that no other run is begun; where packages do not fit each other, such"
                 " as torch and torchvision of different indexes, install them anew by one command"
@@ -221,14 +221,14 @@ def _refuse_removed(launch: Launch) -> None:
 
 
 @contextmanager
-def _there(stop_file: Path) -> Iterator[None]:
+def _liveness_lock(stop_file: Path) -> Iterator[None]:
     """Hold a lock that tells a run that its launcher is alive. If this process is killed, the lock is free, and the run saves and stops."""
     with stop_file.with_name(LAUNCHER).open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _count(seen: Seen, job: Job, time_s: float) -> None:
+def _add_times(seen: MeasuredTimes, job: Job, time_s: float) -> None:
     """Add to ``seen`` that the process of a run took ``time_s`` from start to end, split into its training and the rest."""
     trained_s = time_of(job.folder)
     seen.add(work(job.run), trained_s)
@@ -236,11 +236,11 @@ def _count(seen: Seen, job: Job, time_s: float) -> None:
 
 
 @contextmanager
-def _alone(sweep: Path, stop_file: Path) -> Iterator[Path]:
+def _launcher_lock(sweep: Path, stop_file: Path) -> Iterator[Path]:
     """Allow one local launcher per sweep at a time, and record its process id and stop file in the sweep's folder for `jobs/cancel.py`."""
     path = sweep / LOCAL
     refuse_running(sweep)
-    if remote := sweep_folder.elsewhere(sweep):
+    if remote := sweep_folder.remote_launcher(sweep):
         note(f"{remote} was running {sweep} too; if it still is, end it there")
     launcher = {"pid": os.getpid(), "host": socket.gethostname(), "born": sweep_folder.born_at(os.getpid()), "stop_file": str(stop_file)}
     write_json(path, launcher)
@@ -253,9 +253,9 @@ def _alone(sweep: Path, stop_file: Path) -> Iterator[Path]:
 
 def refuse_running(sweep: Path) -> None:
     """Raise a ConfigError if a process of this machine is running the sweep."""
-    if (pid := sweep_folder.running(sweep)) is None:
+    if (pid := sweep_folder.launcher_pid(sweep)) is None:
         return
-    if sweep_folder.was_asked(sweep):
+    if sweep_folder.is_asked_to_stop(sweep):
         raise ConfigError(f"{sweep}: process {pid} on this machine was asked to stop and is still saving; try again in a few seconds")
     advice = f"python jobs/status.py {sweep} shows its progress, python jobs/cancel.py {sweep} stops it"
     raise ConfigError(f"process {pid} on this machine is running {sweep}; {advice}")

@@ -113,11 +113,11 @@ def _text(content: bytes) -> str:
 # why a job ended that left no reason in its run's folder, by what SLURM, the system or a rank wrote to its logs
 NO_SPACE = "no disk space is left where it writes: free some (`vitssl prune` lists what no run needs any more)"
 READ_ONLY = "where it writes is read-only"
-KILLED = "a task was killed from outside (signal 9), probably for lack of memory"
+KILLED_REASON = "a task was killed from outside (signal 9), probably for lack of memory"
 CAUSES = {  # by the pattern in logs, which fit SLURM 22.05 and torch 2.9 or newer
     r"oom[-_]kill|out-of-memory handler|OUT_OF_MEMORY": "the job's memory was used up: raise resources.mem_gb, or lower data.workers",
     r"OutOfMemoryError": "the GPU's memory was used up: lower loop.micro_batch_size",
-    r"Signal 9 \(SIGKILL\)|exit ?code *:? -9|task \S+: Killed": f"{KILLED}: raise resources.mem_gb, or lower data.workers",
+    r"Signal 9 \(SIGKILL\)|exit ?code *:? -9|task \S+: Killed": f"{KILLED_REASON}: raise resources.mem_gb, or lower data.workers",
     r"No space left on device|no space for its checkpoints|Disk quota exceeded": NO_SPACE,
     r"DUE TO TIME LIMIT": "its time ran out before it had saved: raise resources.hours",
     r"DUE TO NODE FAILURE": "its node failed",

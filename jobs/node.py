@@ -25,7 +25,7 @@ from jobs.command import NodeInfo, job_of, report_command, start
 from jobs.logs import end_of
 from jobs.slurm import cluster
 from vitssl.files import busy_file, read_json
-from vitssl.run_folder import DONE, ERROR, LAST, fail, is_trained
+from vitssl.run_folder import DONE, ERROR, EVENTS, JOB, LAST, fail, is_trained
 from vitssl.training.stopping import STOPPED
 
 # exit code of a task that knows why its run failed: `batch.sh` does not start the run again, even if NFS shows the first node only a minute
@@ -34,7 +34,7 @@ FAILED = 100
 # SLURM warns this long before it kills a job: enough for a step, a save, and SLURM's 60 s of slack
 WARNING_S = 180
 LEAVE_S = 30  # the task exits this long before SLURM ends the job, which would be final, even if training still runs
-KILLED = re.compile(r"exit ?code *:? -\d+|Signal \d+ \(SIG[A-Z]+\)")  # torchrun's message about a worker that a signal ended
+KILLED_PATTERN = re.compile(r"exit ?code *:? -\d+|Signal \d+ \(SIG[A-Z]+\)")  # torchrun's message about a worker that a signal ended
 # NFS may cache for up to a minute that a file does not exist
 PATIENCE_S = 90
 
@@ -80,7 +80,7 @@ class Node:
                 sys.exit(STOPPED)
             unexplained = not busy_file(stop_file).exists() and not (folder / ERROR).exists()
         # if training never began, most likely the container does not start, and another attempt would end in the same way
-        begun = any((folder / name).exists() for name in (LAST, "metrics.jsonl"))
+        begun = any((folder / name).exists() for name in (LAST, EVENTS))
         if environment.node == 0 and unexplained and not begun and not _was_killed(code, log):
             fail(folder, f"exit code {code}, see {folder / 'log'}")
         if not (folder / ERROR).exists():
@@ -99,15 +99,15 @@ def _refuse_unfinished(folder: Path, node: int) -> None:
     Raises:
         RuntimeError: the message names a parent that is not done.
     """
-    parents = [Path(parent) for parent in read_json(folder / "job.json")["parents"]]
+    parents = [Path(parent) for parent in read_json(folder / JOB)["parents"]]
     missing = not_done(parents)
     for parent in (parent for parent in parents if parent in missing):
         if node == 0:
-            refuse(folder, parent)
+            record_not_started(folder, parent)
         raise RuntimeError(f"{folder.name} was not started: {parent.name}, which it starts from, is not done")
 
 
-def refuse(folder: Path, parent: Path) -> None:
+def record_not_started(folder: Path, parent: Path) -> None:
     """Record in the run's ``folder`` that it was not started because ``parent`` is not done."""
     fail(folder, f"not started: {parent.name}, which it starts from, is not done")
 
@@ -185,7 +185,7 @@ def _train(folder: Path, node: NodeInfo, stop_file: Path, variables: Mapping[str
 
 def _was_killed(code: int | None, log: Path) -> bool:
     """Whether a signal ended training: by its exit code, also as a shell or container passes it on, or by torchrun's message in the log."""
-    return code is None or code < 0 or code == 128 + signal.SIGKILL or KILLED.search(end_of(log)) is not None
+    return code is None or code < 0 or code == 128 + signal.SIGKILL or KILLED_PATTERN.search(end_of(log)) is not None
 
 
 @dataclass

@@ -22,7 +22,7 @@ if __name__ == "__main__":
 from rich.console import Console
 
 from jobs import local
-from jobs.chosen import line_of, named, parents_of, runs_of, waiting_for, yet_to_queue
+from jobs.chosen import lineage_of, parents_of, runs_named, runs_of, waiting_for, yet_to_queue
 from jobs.command import job_of
 from jobs.plan.existing import identity_of
 from jobs.plan.graph import Graph, Job, only_evaluated
@@ -35,7 +35,7 @@ from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Site, assign, checkpoints, load, merge
 from vitssl.config.sweep import Resources
 from vitssl.files import read_json
-from vitssl.run_folder import error_of, is_trained
+from vitssl.run_folder import JOB, error_of, is_trained
 from vitssl.sweep_folder import SWEEP
 from vitssl.terminal import console as screen
 from vitssl.words import counted
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     Exit code: 0 done, queued or nothing to do, 1 a run failed again, 128 + N signal N stopped it (Ctrl-C: 130), 2 a user's mistake.
     """
     parser = Parser(prog="jobs/retry.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sweep", type=sweep_folder.named, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
+    parser.add_argument("sweep", type=sweep_folder.find_sweep, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
     names_help = "arms to run again, or runs by a part of their names; default: what failed"
     parser.add_argument("names", nargs="*", default=[], metavar="arm-or-run", help=names_help)
     parser.add_argument("--wait", action="store_true", help="on SLURM: wait until all runs are done, then print the report's table")
@@ -71,7 +71,7 @@ def retry(sweep: Path, names: list[str], wait: bool, console: Console) -> int:
     entries = cluster.queued(jobs)
     held = {folder for folder, entry in entries.items() if entry.state == "HELD"}
     if names:
-        named_runs = named(sweep, names)
+        named_runs = runs_named(sweep, names)
         if unsubmitted := sorted(folder.name for folder in named_runs - jobs.keys()):
             raise ConfigError("it was never submitted; submit it with jobs/submit.py", place=unsubmitted[0])
         to_retry = {folder for folder in named_runs if not jobs[folder].is_done}
@@ -87,7 +87,7 @@ def retry(sweep: Path, names: list[str], wait: bool, console: Console) -> int:
         return 0
     to_retry |= {folder for folder in waiting_for(to_retry, jobs) if not jobs[folder].is_trained}
     # one job follows all runs of a sweep, and queues those that SLURM had no room for. Its replacement has to know of all of them
-    relevant = entries.keys() | yet_to_queue(sweep, jobs) | set().union(*map(line_of, to_retry))
+    relevant = entries.keys() | yet_to_queue(sweep, jobs) | set().union(*map(lineage_of, to_retry))
     selected = [job for folder, job in jobs.items() if folder in relevant]
     launch = _launch(sweep, {job_of(folder).get("executor", "local") for folder in to_retry})
     console.print(f"Trying {counted(len(to_retry), 'run')} again: {' '.join(sorted(folder.name for folder in to_retry))}", soft_wrap=True)
@@ -105,13 +105,13 @@ def jobs_of(run_folders: Iterable[Path]) -> dict[Path, Job]:
         return jobs[folder]
 
     for folder in run_folders:
-        if (folder / "job.json").exists():  # the local launcher writes it only when the run begins
+        if (folder / JOB).exists():  # the local launcher writes it only when the run begins
             add(folder)
     return jobs
 
 
 def _job(folder: Path, parents: list[Job]) -> Job:
-    path = folder / "job.json"
+    path = folder / JOB
     record = read_json(path)
     fields = {f.name: record[f.name] for f in dataclasses.fields(Resources) if f.name in record}
     resources = merge(Resources, fields, where=str(path))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.plan.overrides import CLI
-from vitssl.config import ConfigError, Problem, Site, merge, read_yaml, unknown
+from vitssl.config import ConfigError, Problem, Site, merge, read_yaml, unknown_error
 from vitssl.costs.emissions import intensity_kg_per_kwh
 from vitssl.costs.intensity import MOST_G
 
@@ -20,7 +20,7 @@ MAIL_TYPES = (
     "TIME_LIMIT_50", "ARRAY_TASKS",
 )  # fmt: skip
 MOST_NICE = 2**31 - 3  # SLURM's bound
-OF_RESOURCES = {  # {option of sbatch: the field of resources that sets it}
+RESOURCE_OPTIONS = {  # {option of sbatch: the field of resources that sets it}
     "time": "hours", "nodes": "nodes", "gpus-per-node": "gpus_per_node", "cpus-per-task": "cpus_per_gpu", "mem": "mem_gb",
 }  # fmt: skip
 BOUNDS = {  # (least, most, unit) of what is possible, to find figures in another unit
@@ -47,7 +47,7 @@ def read(named: str, overrides: dict[str, Any], where: str = CLI) -> Site:
     if not path.exists() and path.parent != SITES:
         raise ConfigError(f"there is no file {named}; jobs/sites has {', '.join(known)}, to be given by name", "site", where)
     if not path.exists():
-        raise unknown(named, known, "site", where)
+        raise unknown_error(named, known, "site", where)
     merge(Site, overrides, where=CLI, field="site")
     content = read_yaml(path)
     if "arms" in content:
@@ -98,7 +98,7 @@ def _problems(site: Site) -> Iterator[Problem]:
     for field, name in [*(("additional", name) for name in site.additional), *(("report", name) for name in site.report)]:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
             yield Problem(f"site.{field}.{name}", f"{name!r} is not an option of sbatch; write it as in --mail-type, without the dashes")
-    for option, name in OF_RESOURCES.items():
+    for option, name in RESOURCE_OPTIONS.items():
         is_all_memory = option == "mem" and site.additional.get(option) == "0"  # all of a node's, which mem_gb cannot express
         if option in site.additional and not is_all_memory:
             yield Problem(
@@ -110,7 +110,7 @@ def _problems(site: Site) -> Iterator[Problem]:
     if "?" in site.additional.get("dependency", ""):
         reason = "sbatch cannot combine alternatives (?) with the runs' own dependencies; separate by commas"
         yield Problem("site.additional.dependency", reason)
-    yield from _of_jobs(site)
+    yield from _job_problems(site)
     for name, (least, most, unit) in BOUNDS.items():
         value = getattr(site, name)
         if value is not None and not least <= value <= most:
@@ -130,7 +130,7 @@ def options(site: Site) -> dict[str, str | int]:
     return {option: value for option, value in fields.items() if value is not None}
 
 
-def _of_jobs(site: Site) -> Iterator[Problem]:
+def _job_problems(site: Site) -> Iterator[Problem]:
     """Yield the problems of the fields for the runs' jobs alone: values that SLURM would refuse, and options that are set twice."""
     throttle = [] if site.max_parallel is None else ["array"]
     for option in [*options(site), *throttle]:
@@ -141,7 +141,7 @@ def _of_jobs(site: Site) -> Iterator[Problem]:
         yield Problem("site.max_parallel", f"{site.max_parallel} would run no jobs; set 1 or more, or leave it out")
     for name in site.mail_type.split(",") if site.mail_type is not None else ():
         if name.upper() not in MAIL_TYPES:
-            error = unknown(name, MAIL_TYPES)
+            error = unknown_error(name, MAIL_TYPES)
             yield Problem("site.mail_type", error.reason)
     if site.mail_user is not None and site.mail_type is None and "mail-type" not in site.additional:
         yield Problem("site.mail_user", "SLURM sends no mail without site.mail_type; set it too, such as FAIL")

@@ -20,21 +20,21 @@ from rich.text import Text
 
 from jobs import logs
 from jobs.chosen import run_named, yet_to_queue
-from jobs.display.states import ENDED, Picture, Status, is_over, look
+from jobs.display.states import ENDED, Overview, Status, is_over, read_overview
 from jobs.display.tables import fits, print_table
-from jobs.plan.time_left import Seen, Work, time_of
+from jobs.plan.time_left import MeasuredTimes, Work, time_of
 from jobs.slurm import cluster
 from vitssl import sweep_folder
 from vitssl.arguments import Parser, guarded
 from vitssl.config.evals import measured_by
 from vitssl.files import read_json
-from vitssl.run_folder import ERROR, SLURM_JOB
+from vitssl.run_folder import ERROR
 from vitssl.sweep_folder import SWEEP
 from vitssl.terminal import console as screen
 from vitssl.words import about, counted, duration, note, printable
 
-LEAST_ASKED = ("stage", "job", "attempts")  # columns that are left out first if the terminal is too narrow
-WHY = {  # {SLURM's reason: what jobs wait for}
+OPTIONAL_COLUMNS = ("stage", "job", "attempts")  # columns that are left out first if the terminal is too narrow
+REASON_TEXTS = {  # {SLURM's reason: what jobs wait for}
     "Dependency": "for the runs they start from",
     "Resources": "for free nodes",
     "Priority": "behind other jobs",
@@ -48,7 +48,7 @@ WHY = {  # {SLURM's reason: what jobs wait for}
 def main(arguments: list[str] | None = None) -> int:
     """Show what the command line asks for. Exit code: 0, or 2 for a user's mistake."""
     parser = Parser(prog="jobs/status.py", description=__doc__)
-    parser.add_argument("sweep", type=sweep_folder.named, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
+    parser.add_argument("sweep", type=sweep_folder.find_sweep, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
     add = parser.add_argument
     watch_help = "refresh every SECONDS (default: 10) until all runs have ended"
     add("--watch", nargs="?", type=_number, const=10.0, metavar="SECONDS", help=watch_help)
@@ -81,18 +81,18 @@ def _show(options: argparse.Namespace, console: Console) -> None:
 
 def show_log(folder: Path, lines: int, follow: bool) -> None:
     """Print the last ``lines`` of a run's newest log. With ``follow``, go on until the run has ended, and print how it ended."""
-    picture = Picture()
+    overview = Overview()
 
     def ended() -> bool:
-        nonlocal picture
-        picture = look(folder.parent, folder)
-        return is_over(picture, folder)
+        nonlocal overview
+        overview = read_overview(folder.parent, folder)
+        return is_over(overview, folder)
 
     if follow:
         logs.follow(folder, lines, ended)
     else:
-        picture = look(folder.parent, folder)
-    last = picture.of(folder)
+        overview = read_overview(folder.parent, folder)
+    last = overview.status_of(folder)
     if not follow and (logs.newest(folder) or not (folder / ERROR).exists()):  # it may have failed before it wrote a log
         logs.show(folder, lines, last.state)
     if details := read_json(folder / ERROR).get("details"):  # of the rank that failed first, which may not be at the log's end
@@ -103,34 +103,36 @@ def show_log(folder: Path, lines: int, follow: bool) -> None:
 
 def show(sweep: Path, console: Console) -> None:
     """Print the table of a sweep's runs, and the notes below it, such as why runs are pending or failed."""
-    _draw(sweep, look(sweep), console)
+    _draw(sweep, read_overview(sweep), console)
 
 
 def watch(sweep: Path, every_s: float, console: Console) -> None:
     """Print what `show` prints every ``every_s`` seconds, on a terminal in the same place, until nothing more happens by itself."""
     while True:
-        picture = look(sweep)
+        overview = read_overview(sweep)
         if console.is_terminal:
             console.clear()
         else:
             console.print(time.strftime("%H:%M:%S"))
-        _draw(sweep, picture, console)
-        if picture.ended(sweep):
+        _draw(sweep, overview, console)
+        if overview.has_ended(sweep):
             return
         time.sleep(every_s)
 
 
-def _draw(sweep: Path, picture: Picture, console: Console) -> None:
+def _draw(sweep: Path, overview: Overview, console: Console) -> None:
     """Print the table and the notes on its runs. Names lose their hashes if the table only fits without them."""
-    statuses = picture.statuses
+    statuses = overview.statuses
     table = _table(sweep, {s.name: s for s in statuses})
     without_hash = {s.name.rpartition("-")[0]: s for s in statuses}  # `--log` finds runs by these names too
-    if len(without_hash) == len(statuses) and not fits(table, console, without=LEAST_ASKED):
+    if len(without_hash) == len(statuses) and not fits(table, console, without=OPTIONAL_COLUMNS):
         table = _table(sweep, without_hash)
-    print_table(table, console, drop=(*LEAST_ASKED, "epoch", "left"))
-    if picture.note:
-        note(picture.note)
-    for line in filter(None, (_waiting(picture, sweep), _lost(statuses), _report(picture, sweep), time_left(sweep, statuses))):
+    print_table(table, console, drop=(*OPTIONAL_COLUMNS, "epoch", "left"))
+    if overview.note:
+        note(overview.note)
+    for line in filter(
+        None, (_pending_text(overview, sweep), _lost_energy_text(statuses), _report_text(overview, sweep), time_left(sweep, statuses))
+    ):
         console.print(line, soft_wrap=True)
     for s in (s for s in statuses if s.error is not None):
         console.print(Text.assemble((s.name, "red"), f": {s.error}"), soft_wrap=True)
@@ -149,25 +151,25 @@ def _table(sweep: Path, statuses: dict[str, Status]) -> Table:
     return table
 
 
-def _waiting(picture: Picture, sweep: Path) -> str:
+def _pending_text(overview: Overview, sweep: Path) -> str:
     """Return a line with SLURM's reasons for pending runs, and when it expects the first run of each reason to begin."""
-    pending = [entry for folder, entry in picture.queue.items() if entry.state == "PENDING" and folder != sweep]
+    pending = [entry for folder, entry in overview.queue.items() if entry.state == "PENDING" and folder != sweep]
     reasons = []
     for reason, number in Counter(entry.reason for entry in pending).most_common():
         starts = sorted(entry.start for entry in pending if entry.reason == reason and entry.start)
         expected = f", from {starts[0].replace('T', ' ')} on" if starts else ""
-        reasons.append(f"{number} {_why(reason)} ({reason}{expected})")
+        reasons.append(f"{number} {_reason_text(reason)} ({reason}{expected})")
     return f"Pending: {', '.join(reasons)}" if reasons else ""
 
 
-def _why(reason: str) -> str:
+def _reason_text(reason: str) -> str:
     """Return what SLURM's ``reason`` means. SLURM may add nodes to it, as in ``ReqNodeNotAvail, UnavailableNodes:a1,b1``."""
     name = reason.partition(",")[0]
     limited = name.startswith(("QOS", "Assoc"))
-    return "by your account's or QOS's limit" if limited else WHY.get(name, "for another reason")
+    return "by your account's or QOS's limit" if limited else REASON_TEXTS.get(name, "for another reason")
 
 
-def _lost(statuses: list[Status]) -> str:
+def _lost_energy_text(statuses: list[Status]) -> str:
     """Return a line with the energy that kills have cost so far; empty if none."""
     kwh, runs = sum(s.lost_kwh for s in statuses), counted(sum(s.lost_kwh > 0 for s in statuses), "run")
     if not kwh:
@@ -177,36 +179,30 @@ def _lost(statuses: list[Status]) -> str:
     return f"Lost to kills and trained again: {quantity(kwh, 'kWh')}, in {runs}"
 
 
-def _report(picture: Picture, sweep: Path) -> str:
+def _report_text(overview: Overview, sweep: Path) -> str:
     """Return a line on the job that makes the report, or that queues the remaining runs; empty if there is nothing to say."""
-    if sweep in picture.damaged:
+    if sweep in overview.damaged:
         return ""
-    entry, job, ended = picture.queue.get(sweep), cluster.job_id(sweep), all(s.state in ENDED for s in picture.statuses)
+    entry, job, ended = overview.queue.get(sweep), cluster.job_id(sweep), all(s.state in ENDED for s in overview.statuses)
     command = f"`vitssl report {sweep}`"
-    if n_left := len(yet_to_queue(sweep, (sweep / s.name for s in picture.statuses if s.state == "not begun"))):
+    if n_left := len(yet_to_queue(sweep, (sweep / s.name for s in overview.statuses if s.state == "not begun"))):
         waiting = f"{counted(n_left, 'run')} {'wait' if n_left > 1 else 'waits'}"
         if entry is None:
             return f"{waiting}: job {job}, which was to queue them, has ended; to continue, repeat the command that submitted the sweep"
         return f"{waiting}: job {job}, {entry.state.lower()}, queues them when there is room"
     if entry is None:
         not_made = f"Report: job {job} has ended without making it; {command} makes it here"
-        return "" if job is None or not ended or _is_reported(sweep) else not_made
+        return "" if job is None or not ended or sweep_folder.is_reported(sweep) else not_made
     is_stuck = entry.state == "PENDING" and ended
     advice = f" ({entry.reason}); all runs have ended, and {command} makes it here" if is_stuck else ""
     return f"Report: job {job}, {entry.state.lower()}{advice}"
-
-
-def _is_reported(sweep: Path) -> bool:
-    """Whether the report was made after the sweep's last submission."""
-    report, job = sweep / "report" / "report.html", sweep / SLURM_JOB
-    return report.exists() and report.stat().st_mtime >= job.stat().st_mtime
 
 
 def time_left(sweep: Path, statuses: list[Status]) -> str:
     """Return a line with the time left for a sweep, by the pace seen so far; empty if nothing is left to do, or no pace was seen."""
     recorded = read_json(sweep / SWEEP).get("work", {})
     works = {name: Work(facts["images"], facts["architecture"]) for name, facts in recorded.items()}
-    todo, seen = [s for s in statuses if s.state not in ENDED], Seen()
+    todo, seen = [s for s in statuses if s.state not in ENDED], MeasuredTimes()
     for s in statuses:
         if s.name in works and s.state != "unreadable":
             seen.add(works[s.name], time_of(sweep / s.name))
@@ -215,10 +211,10 @@ def time_left(sweep: Path, statuses: list[Status]) -> str:
         return ""
     left_s = [seen.total_s([works[s.name].part(1 - (s.progress or 0))]) if s.left_s is None else s.left_s for s in todo]
     known_s = [time_s for time_s in left_s if time_s is not None]
-    return _left_in_words(todo, sum(known_s), max(known_s), here=sweep_folder.running(sweep) is not None) if known_s else ""
+    return _time_left_text(todo, sum(known_s), max(known_s), here=sweep_folder.launcher_pid(sweep) is not None) if known_s else ""
 
 
-def _left_in_words(todo: list[Status], sum_s: float, longest_s: float, here: bool) -> str:
+def _time_left_text(todo: list[Status], sum_s: float, longest_s: float, here: bool) -> str:
     runs, running = counted(len(todo), "run"), sum(s.state == "running" for s in todo)
     if here or running == len(todo):
         return f"{about(max(longest_s, sum_s / max(1, running)))} left for the sweep: {runs} remaining"

@@ -29,7 +29,7 @@ from jobs.plan.cells import cells
 from jobs.plan.launch import Launch
 from jobs.plan.overrides import CLI
 from jobs.slurm import cluster, greenest
-from jobs.slurm.preflight import check_disk, placed
+from jobs.slurm.preflight import check_disk, error_location
 from jobs.source import snapshot
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Site
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(prog="jobs/submit.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.takes_fields = True
-    parser.own_keys = {name: [name] for name in overrides.OF_THE_SWEEP} | {"arms": ["arms"], "seed": ["axes.seed"]}
+    parser.own_keys = {name: [name] for name in overrides.SWEEP_KEYS} | {"arms": ["arms"], "seed": ["axes.seed"]}
     add = parser.add_argument
     add("sweep", type=Path, help="a YAML file, for example sweeps/quickstart.yaml")
     add(
@@ -92,7 +92,7 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
         raise ConfigError("this is a file; name a folder", f"--runs {options.runs}", CLI)
     if options.smoke:
         spec = smoke.narrow(spec)
-        console.print(smoke.told(spec), soft_wrap=True)
+        console.print(smoke.summary_text(spec), soft_wrap=True)
     sweep_files.refuse_taken_name(spec, runs / spec.name)
     if executor == "local":
         sweep.on_this_machine(spec)
@@ -103,7 +103,7 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
     if options.smoke:
         for stage in stages:
             stage.run = smoke.shrink(stage.run, spec, runs, stage.where)
-    with placed(spec, site_profile.file_of(profile_name)):
+    with error_location(spec, site_profile.file_of(profile_name)):
         prepare.check_machine(stages, site, here=executor == "local")
     missing, unfetched = prepare.shards(stages, options.dry_run), weights.prepare(stages)
     weights.check_names(unfetched, site)
@@ -124,14 +124,14 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
         for line in filter(None, [*notes.notes(spec, planned, site), *remarks]):
             note(line)
     if options.dry_run:
-        with placed(spec, site_profile.file_of(profile_name)):
+        with error_location(spec, site_profile.file_of(profile_name)):
             return _dry_run(spec, linked, launch, unfetched, options, console)
     if options.greenest_within is not None or any(limit is not None for limit in vars(spec.budget).values()):
-        predictions = predict.sweep(linked, launch)
+        predictions = predict.predict_runs(linked, launch)
         predict.check_budget(spec, linked, predictions, site)
         _begin_when_green(options.greenest_within, linked, predictions, launch, console)
     _show(spec, linked, options.all_jobs, console)
-    with placed(spec, site_profile.file_of(profile_name)):
+    with error_location(spec, site_profile.file_of(profile_name)):
         return launch_all(linked, launch, options.wait, console, lambda: _write(spec, linked, launch))
 
 
@@ -139,10 +139,10 @@ def _reuse(linked: graph.Graph, launch: Launch, asked: bool, console: Console) -
     """Plan to take runs that other sweeps have trained, if ``asked`` to; otherwise print a note if there are any."""
     reusable = reuse.find(linked.jobs, launch.sweep)
     if asked:
-        console.print(reusable.told(linked.jobs, "taken from"), soft_wrap=True)
+        console.print(reusable.summary_text(linked.jobs, "taken from"), soft_wrap=True)
         reuse.plan(linked.jobs, reusable)
     elif reusable.folders:
-        note(f"{reusable.told(linked.jobs, 'done in')}; --reuse takes them from there instead of training them again")
+        note(f"{reusable.summary_text(linked.jobs, 'done in')}; --reuse takes them from there instead of training them again")
 
 
 def _begin_when_green(within_s: float | None, linked: graph.Graph, predictions: Sequence, launch: Launch, console: Console) -> None:
@@ -192,7 +192,7 @@ def _dry_run(
     """
     from jobs.slurm import launcher
 
-    predictions = predict.sweep(linked, launch)
+    predictions = predict.predict_runs(linked, launch)
     for line in show.summary(linked, predictions, launch):
         console.print(line, soft_wrap=True)
     _begin_when_green(options.greenest_within, linked, predictions, launch, console)
@@ -240,7 +240,7 @@ def refuse_two_at_once(linked: graph.Graph, launch: Launch) -> None:
         if not entry.is_mine:
             conflict = f"{folder.name} is in SLURM's queue for {entry.user} (job {cluster.job_id(folder)})"
             raise ConfigError(f"{conflict}; wait for it, or use your own folder: --runs")
-    if launch.executor == "local" and (entries := cluster.settled(folders)):
+    if launch.executor == "local" and (entries := cluster.queued_once_settled(folders)):
         problem = f"SLURM's queue holds {counted(len(entries), 'run')} of {launch.sweep}"
         raise ConfigError(f"{problem}; cancel that first with jobs/cancel.py {launch.sweep}")
 

@@ -109,7 +109,7 @@ def target(place: Path) -> tuple[bytes, Callable[[bytes], None]]:
             with mock.patch.object(style, "save", drawn):
                 report.write(sweep)
             report.summary(sweep)
-            status.look(sweep)
+            status.read_overview(sweep)
         except config.ConfigError as error:
             assert not _is(sweep / "sweep.json", sweep_json), f"the others were not reported: {error}"
             raise

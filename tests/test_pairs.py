@@ -139,7 +139,7 @@ def make(make_run):
 
 
 def test_every_family_is_here():
-    named = {config.module(config.BackboneConfig(name=fields["name"])) for fields in BACKBONES.values()}
+    named = {config.family_name(config.BackboneConfig(name=fields["name"])) for fields in BACKBONES.values()}
     assert named == set(FAMILIES)
 
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from vitssl.config import ConfigError, unknown
+from vitssl.config import ConfigError, unknown_error
 from vitssl.config.base import closest, did_you_mean
-from vitssl.config.suggestions import meant
-from vitssl.files import no_room
+from vitssl.config.suggestions import suggest_fields
+from vitssl.files import full_disk_error
 from vitssl.words import one_line
 
 TEMPORARY, NAMED = re.compile(rf"(^|/)\.([^/]+?)\.{os.getpid()}\.tmp$"), r"\1\2"  # a file while this process writes it, and its final name
@@ -63,7 +63,7 @@ class Parser(argparse.ArgumentParser):
             message += " (repeat the command to continue: finished runs are kept)"
         elif word := re.match(r"unrecognized arguments: --?(\w[\w.-]*)", message):
             key = word[1].replace("-", "_")
-            fields = [f"{name}=VALUE" for name in (self.own_keys.get(key) or meant(key))] if self.takes_fields else []
+            fields = [f"{name}=VALUE" for name in (self.own_keys.get(key) or suggest_fields(key))] if self.takes_fields else []
             instead = [self.elsewhere[f"--{key}"]] if f"--{key}" in self.elsewhere else []
             suggestions = instead or fields or [f"--{name}" for name in closest(word[1], [option[2:] for option in self._own])]
             message += did_you_mean(suggestions)
@@ -87,7 +87,7 @@ class Parser(argparse.ArgumentParser):
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             elsewhere = self.elsewhere.get(value)
-            reason = f"{value!r} is not a command of {self.prog}; {elsewhere}" if elsewhere else str(unknown(value, action.choices))
+            reason = f"{value!r} is not a command of {self.prog}; {elsewhere}" if elsewhere else str(unknown_error(value, action.choices))
             raise argparse.ArgumentError(action, reason)
 
 
@@ -122,5 +122,5 @@ def _of_a_file(error: BaseException | None) -> str | None:
     """Return why a file could not be read or written, such as a full disk; None for an error of another kind."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{TEMPORARY.sub(NAMED, str(error.filename2 or error.filename))}: {error.strerror}"
-    full = no_room(error)
+    full = full_disk_error(error)
     return f"{full.strerror} where a file was to be written; make room, or choose another place" if full else None

@@ -39,7 +39,7 @@ def local_world_size() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", 1))
 
 
-def leave_others() -> None:
+def become_only_rank() -> None:
     """Make this process the only rank from here on: its work is for one process, and the others that torchrun started do nothing."""
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         os.environ.pop(name, None)
@@ -94,7 +94,7 @@ def seed(where: torch.device, value: int) -> None:
         torch.cuda.manual_seed(value)
 
 
-def emulates(where: torch.device, precision: str) -> bool:
+def is_bf16_emulated(where: torch.device, precision: str) -> bool:
     """Whether the Run's precision is bf16 and the GPU has no native bf16, as it is older than Ampere."""
     return where.type == "cuda" and precision == "bf16" and torch.cuda.get_device_capability(where) < (8, 0)
 
@@ -170,7 +170,7 @@ def all_max(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def anywhere(*flags: bool) -> list[bool]:
+def any_rank(*flags: bool) -> list[bool]:
     """Return for each flag whether it is true on any rank, so that all ranks act at the same step."""
     return [bool(flag) for flag in all_max(torch.tensor(flags, dtype=torch.int32)).tolist()]
 

@@ -46,17 +46,17 @@ def check_place(path: Path) -> None:
     Raises:
         ConfigError: names the folder.
     """
-    folder = nearest(path.absolute().parent)
+    folder = nearest_existing(path.absolute().parent)
     if not is_writable(folder):
         raise ConfigError(f"{folder} is not a folder that can be written to; name another place for {path.name}")
 
 
-def nearest(folder: Path) -> Path:
+def nearest_existing(folder: Path) -> Path:
     """Return ``folder``, or its nearest parent that exists and that this user may see."""
     return next(parent for parent in (folder, *folder.parents) if os.path.exists(parent))
 
 
-def of_this_user() -> str:
+def user_cache_name() -> str:
     """Return the name of this user's own cache folder, which lies in a folder that several users may share."""
     return f"vitssl-cache-{os.getuid()}"
 
@@ -106,7 +106,7 @@ def flock(stream: IO, operation: int) -> None:
 
 
 @contextmanager
-def held(path: Path, field: str) -> Iterator[bool]:
+def try_lock(path: Path, field: str) -> Iterator[bool]:
     """Hold a lock; yield False if another process holds it.
 
     Raises:
@@ -121,7 +121,7 @@ def held(path: Path, field: str) -> Iterator[bool]:
         yield True
 
 
-def no_room(error: BaseException | None) -> OSError | None:
+def full_disk_error(error: BaseException | None) -> OSError | None:
     """Return the error of a full disk or a used-up quota that ``error`` comes from; None if it comes from something else.
 
     torch.save raises an error of its own after such an error.

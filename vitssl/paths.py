@@ -9,24 +9,25 @@ from pathlib import Path
 from vitssl.config import ConfigError, classifies, load
 from vitssl.data.sources.folders import IMAGE_ENDINGS, other_endings, photos_to_convert, walk_images
 from vitssl.files import check_new, runs_that_begin
+from vitssl.run_folder import RUN
 from vitssl.sweep_folder import is_sweep
 from vitssl.words import counted, note
 
 NO_RUNS = ("report", "source", "submitit")  # folders in a sweep's folder that are not runs
 
 
-def run_folder(path: Path) -> Path:
+def find_run_folder(path: Path) -> Path:
     """Return the run folder that ``path`` means: that folder, the run.yaml in it, or the beginning of its name if no other run's fits.
 
     Raises:
         ConfigError: ``path`` is a sweep's folder or another file, or the names of several runs begin so.
     """
-    if path.name == "run.yaml" and path.is_file():
+    if path.name == RUN and path.is_file():
         return path.parent
     if path.is_file():
         raise ConfigError(f"{path} is not a run; name a run folder (runs/<sweep>/<run>), or the run.yaml in it")
     if is_sweep(path):
-        example = next((f", for example {run_yaml.parent}" for run_yaml in sorted(path.glob("*/run.yaml"))), "")
+        example = next((f", for example {run_yaml.parent}" for run_yaml in sorted(path.glob(f"*/{RUN}"))), "")
         raise ConfigError(f"{path} is the folder of a whole sweep; name one of its runs{example}")
     if not path.exists():
         matches = runs_that_begin(path)
@@ -41,21 +42,21 @@ def run_folder(path: Path) -> Path:
             raise ConfigError(f"{path} begins the names of {len(matches)} runs; {advice}")
         if suggestion := _most_alike(path):
             raise ConfigError(f"there is no folder {path}; name a run, such as {suggestion}")
-    run_yamls = sorted(path.glob("*/*/run.yaml")) or sorted((Path("runs") / path.name).glob("*/run.yaml"))
-    if not (path / "run.yaml").is_file() and run_yamls:
+    run_yamls = sorted(path.glob(f"*/*/{RUN}")) or sorted((Path("runs") / path.name).glob(f"*/{RUN}"))
+    if not (path / RUN).is_file() and run_yamls:
         raise ConfigError(f"{path} is not a run folder; name one, such as {run_yamls[0].parent}")
     return path
 
 
-def run_folders(paths: Sequence[Path]) -> list[Path]:
+def find_run_folders(paths: Sequence[Path]) -> list[Path]:
     """Return the folders of several runs, without other contents of a sweep's folder: ``runs/NAME/*`` names its files and report too.
 
     Raises:
-        ConfigError: as for `run_folder`.
+        ConfigError: as for `find_run_folder`.
     """
     others = [path for path in paths if is_sweep(path.parent) and not is_run(path) and (path.is_file() or path.name in NO_RUNS)]
     named = [path for path in paths if path not in others]
-    return [run_folder(path) for path in named or paths[:1]]
+    return [find_run_folder(path) for path in named or paths[:1]]
 
 
 def _most_alike(path: Path) -> Path | None:
@@ -64,7 +65,7 @@ def _most_alike(path: Path) -> Path | None:
     It takes the first place that has runs: beside ``path``, in the folders beside it, in those beside its parent, in ``runs/``.
     """
     parent, grandparent = path.parent, path.parent.parent
-    places = (parent, "*/run.yaml"), (parent, "*/*/run.yaml"), (grandparent, "*/*/run.yaml"), (Path("runs"), "*/*/run.yaml")
+    places = (parent, f"*/{RUN}"), (parent, f"*/*/{RUN}"), (grandparent, f"*/*/{RUN}"), (Path("runs"), f"*/*/{RUN}")
     candidates = next((runs for folder, pattern in places if (runs := sorted(run_yaml.parent for run_yaml in folder.glob(pattern)))), [])
 
     def alike(run: Path) -> tuple[float, ...]:
@@ -76,7 +77,7 @@ def _most_alike(path: Path) -> Path | None:
 
 def is_run(path: Path) -> bool:
     """Whether ``path`` is a run folder, or the run.yaml in one."""
-    return (path / "run.yaml").is_file() or (path.name == "run.yaml" and path.is_file())
+    return (path / RUN).is_file() or (path.name == RUN and path.is_file())
 
 
 def runs_and_images(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
@@ -104,7 +105,7 @@ def runs_and_images(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     return runs, images
 
 
-def that_classify(folders: Sequence[Path]) -> list[Path]:
+def classifying_runs(folders: Sequence[Path]) -> list[Path]:
     """Return the runs that have a classifier, with a note on those left out, since `arm-*` names an arm's pretraining too.
 
     Raises:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 from vitssl.config import ConfigError, Problem, Site, fill
-from vitssl.config.evals import KINDS, OWN
+from vitssl.config.evals import KINDS, OWN_EVALS
 from vitssl.config.sweep import Quantity
 from vitssl.words import is_control
 
@@ -106,7 +106,7 @@ JOB = {
     "binds?": [str], "cache_dir?": (str, None),
     "imported?": {"file": str, "layout": str, "sha256": str}, "start?": START, "reused_from?": str,
 }  # fmt: skip
-EVALUATED = (*OWN, "test_best")  # the results that done.json holds
+EVALUATED = (*OWN_EVALS, "test_best")  # the results that done.json holds
 DONE = {"step": COUNT, "epochs": AMOUNT, "time_s?": AMOUNT, **{f"{name}?": ({"top1": METRIC, ...: METRIC}, None) for name in EVALUATED}}
 EMISSIONS = {
     "attempt": COUNT, "node": str, "start": TIME, "end": TIME, "duration_s": AMOUNT, "gpus": COUNT, "gpu_kwh": AMOUNT, "cpu_kwh": AMOUNT,

@@ -13,12 +13,22 @@ from vitssl.config import Run
 from vitssl.config.evals import EvalConfig, pending
 from vitssl.files import read_json, write_json
 
+JOB = "job.json"  # the launcher's record of a run: where its source is, what it starts from, the facts about its data
+RUN = "run.yaml"  # all fields of the Run
+EVENTS = "metrics.jsonl"  # a line per event of training, such as the start of an attempt; there once a run has begun to train
+COST = "cost.json"  # MACs, parameters and speed of the network
+ERRORS = "errors.jsonl"  # the failures of all attempts
 LAST, BEST = "last.pt", "best.pt"  # checkpoints: the newest state, and the best one on the held-out split
 DONE = "done.json"  # of a trained run; written last, as others wait for it
 EVALS = "evals.json"  # the final results of the configured evaluators, each with the evaluator's fields
 ERROR = "error.json"  # why the last attempt failed
 SLURM_JOB = "slurm.json"  # the SLURM job of a run's newest attempt, or of the sweep itself
 CANCELLED = "cancelled"  # marks a run that was cancelled while it was in SLURM's queue
+
+
+def predictions_of(folder: Path, evaluator: str) -> Path:
+    """Return the path of an evaluator's predictions, image by image, in a run folder."""
+    return folder / f"predictions-{evaluator}.npz"
 
 
 def is_trained(folder: Path) -> bool:
@@ -34,11 +44,6 @@ def to_evaluate(folder: Path, run: Run) -> dict[str, EvalConfig]:
 def is_done(folder: Path, run: Run) -> bool:
     """Whether the run is trained and has the results of all its evaluators."""
     return is_trained(folder) and not to_evaluate(folder, run)
-
-
-def predictions_of(folder: Path, evaluator: str) -> Path:
-    """Return the file of what a run's evaluator predicted, image by image."""
-    return folder / f"predictions-{evaluator}.npz"
 
 
 def fail(folder: Path, message: str) -> None:

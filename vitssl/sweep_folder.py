@@ -9,6 +9,7 @@ from typing import Any
 from vitssl.config import ConfigError
 from vitssl.config.base import closest
 from vitssl.files import read_json
+from vitssl.run_folder import SLURM_JOB
 
 SWEEP = "sweep.json"  # what was asked for: cells, runs, site, commands
 GRID = "grid.csv"  # the grid's carbon intensity over time, if the sweep's site has such a file
@@ -21,7 +22,7 @@ def is_sweep(folder: Path) -> bool:
     return (folder / SWEEP).is_file()
 
 
-def named(typed: str | Path) -> Path:
+def find_sweep(typed: str | Path) -> Path:
     """Return the folder of a sweep: ``typed`` itself, or the folder of that name in `runs/`."""
     path, in_runs = Path(typed), Path("runs", typed)
     return in_runs if not path.exists() and in_runs.is_dir() else path
@@ -48,7 +49,13 @@ def _near(typed: Path) -> Path | None:
     return next(filter(is_sweep, candidates), None)
 
 
-def running(sweep: Path) -> int | None:
+def is_reported(sweep: Path) -> bool:
+    """Whether the report was made after the sweep's last submission to SLURM."""
+    report, job = sweep / "report" / "report.html", sweep / SLURM_JOB
+    return report.exists() and report.stat().st_mtime >= job.stat().st_mtime
+
+
+def launcher_pid(sweep: Path) -> int | None:
     """Return the id of the process that runs this sweep on this machine now, or None."""
     launcher = read_json(sweep / LOCAL)
     if not launcher:
@@ -58,13 +65,13 @@ def running(sweep: Path) -> int | None:
     return launcher["pid"] if alive else None
 
 
-def elsewhere(sweep: Path) -> str:
+def remote_launcher(sweep: Path) -> str:
     """Name the process of another machine that began to run this sweep and has not reported its end; empty if there is none."""
     launcher = read_json(sweep / LOCAL)
     return f"process {launcher['pid']} of {launcher['host']}" if launcher and launcher["host"] != socket.gethostname() else ""
 
 
-def was_asked(sweep: Path) -> bool:
+def is_asked_to_stop(sweep: Path) -> bool:
     """Whether the sweep's launcher was asked to save and stop."""
     stop_file = read_json(sweep / LOCAL).get("stop_file")
     return stop_file is not None and Path(stop_file).exists()

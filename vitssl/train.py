@@ -23,8 +23,8 @@ from vitssl.checkpoints import tensor_files
 from vitssl.config import ConfigError, Run
 from vitssl.costs import cost
 from vitssl.data.loading.batch import Batch
-from vitssl.files import no_room, read_json, write_json
-from vitssl.run_folder import DONE, LAST, is_trained, to_evaluate
+from vitssl.files import full_disk_error, read_json, write_json
+from vitssl.run_folder import COST, DONE, JOB, LAST, RUN, is_trained, to_evaluate
 from vitssl.training import attempt, evaluate, optim, pictures
 from vitssl.training.attempt import Diverged
 from vitssl.training.log import Log, Meter, machine
@@ -53,7 +53,7 @@ def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: Ite
         with sync_context:
             terms, weighted = forward_backward(train_state, batch := next(micro_batches), step)
         if not batch.labelled:  # in no slice of the step
-            terms = {name: value for name, value in terms.items() if not name.startswith(config.of_labels(run))}
+            terms = {name: value for name, value in terms.items() if not name.startswith(config.label_objectives(run))}
         for kind, values in (("terms", terms), ("weighted", weighted)):
             for name, value in values.items():
                 sums[kind][name] = sums[kind].get(name, 0) + value / slices
@@ -97,7 +97,7 @@ def fit(train_state: TrainState, ddp_model: nn.Module, steps: Iterator[Iterator[
     for micro_batches in steps:
         train_state.saver.check_write()
         period_over = dist.is_main() and time.time() - saved_at > 60 * run.loop.checkpoint_minutes
-        stop, checkpoint, diverged = dist.anywhere(bool(stopping), period_over, not meter.is_finite())
+        stop, checkpoint, diverged = dist.any_rank(bool(stopping), period_over, not meter.is_finite())
         if diverged:
             _give_up(train_state, meter, log)
         if stop or checkpoint:
@@ -142,7 +142,7 @@ def _save_before_evaluation(train_state: TrainState) -> None:
 
 def _settle(train_state: TrainState, meter: Meter, log: Log) -> None:
     """Make sure that the newest loss is finite on all ranks, and log it, before anything is saved or evaluated."""
-    if dist.anywhere(not meter.is_finite(newest=True))[0]:
+    if dist.any_rank(not meter.is_finite(newest=True))[0]:
         _give_up(train_state, meter, log)
     _log_line(train_state, meter, log)
 
@@ -196,7 +196,7 @@ def _last_line(train_state: TrainState) -> str:
 # ----------------------------------------------------------------------------------------------------------------- run
 
 
-def run_folder(folder: Path) -> int:
+def train_or_evaluate(folder: Path) -> int:
     """Train the Run in ``folder`` to its end, or until asked to stop, and return the exit code.
 
     If the run is trained already, only its missing evaluators run.
@@ -207,19 +207,19 @@ def run_folder(folder: Path) -> int:
     run, trained = config.load(folder), is_trained(folder)
     if trained and not (dist.is_main() and to_evaluate(folder, run)):
         return 0
-    job = read_json(folder / "job.json")
+    job = read_json(folder / JOB)
     attempt.refuse_other_image(job)
     attempt.refuse_cpu(run, job | job.get("evaluation", {}))
     with attempt.run_lock(folder) if dist.is_main() else nullcontext():
         if not trained:
             return _train(folder, run)
-        dist.leave_others()
+        dist.become_only_rank()
         set_numerics(run)
         return 0 if evaluate.evaluate_finished(folder, run.loop.device) else STOPPED
 
 
 def _train(folder: Path, run: Run) -> int:
-    config.check(run, where=str(folder / "run.yaml"))
+    config.check(run, where=str(folder / RUN))
     dist.start(dist.device(run.loop.device))
     number = attempt.number(folder)
     tracker = attempt.tracker(folder, run, number) if dist.local_rank() == 0 else nullcontext()
@@ -238,7 +238,7 @@ def _train(folder: Path, run: Run) -> int:
             lr=train_state.schedule.peak_lr, batch_size=run.optim.batch_size, accumulate=train_state.accumulate, lost_steps=log.lost_steps,
             **machine(train_state.device),
         )  # fmt: skip
-        if dist.emulates(train_state.device, run.loop.precision):
+        if dist.is_bf16_emulated(train_state.device, run.loop.precision):
             log.say(f"{folder.name}: this GPU has no native bf16, which makes it slow; use loop.precision=fp16")
         if progress.step:
             log.say(f"{folder.name}: continues after step {progress.step} of {train_state.total_steps}")
@@ -261,7 +261,7 @@ def _finish(train_state: TrainState) -> None:
     folder, run, index = train_state.folder, train_state.run, train_state.index
     pictures.record_reconstructions(folder, run, train_state.model, index, train_state.split.test, (train_state.mean, train_state.std))
     costs = cost.measure(run, len(index.classes)) | cost.throughput(train_state.model, run, train_state.device)
-    write_json(folder / "cost.json", costs)
+    write_json(folder / COST, costs)
     write_json(folder / DONE, _summary(train_state))
     train_state.saver.finish()
 
@@ -281,12 +281,12 @@ def main(argv: list[str] | None = None) -> int:
         print("usage: python -m vitssl.train RUN_FOLDER", file=sys.stderr)
         return 2
     folder = Path(arguments[0])
-    if not (folder / "run.yaml").exists():
+    if not (folder / RUN).exists():
         print(f"error: {folder} is not a run folder; to train a sweep: python jobs/submit.py SWEEP", file=sys.stderr)
         return 2
     try:
         with attempt.silence_removal_errors(folder), attempt.ErrorFile(folder):
-            code = run_folder(folder)
+            code = train_or_evaluate(folder)
     except ConfigError as error:  # something that the user can fix; error.json has the details
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -299,7 +299,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"error: {folder} was removed during training", file=sys.stderr)
         return 1
     except (OSError, RuntimeError) as error:
-        if (full := no_room(error)) is None:
+        if (full := full_disk_error(error)) is None:
             raise
         print(f"error: {folder}: {attempt.full_disk(full)}", file=sys.stderr)
         return 1

@@ -25,9 +25,9 @@ from vitssl.data.loading.subset import SplitPositions, split_of
 from vitssl.data.pixels.decode import decode_file, decode_opened, resize, resized_sizes
 from vitssl.evaluators.base import eval_batch_size
 from vitssl.files import read_json
-from vitssl.paths import run_folder
+from vitssl.paths import find_run_folder
 from vitssl.reader import MOST_IMAGE_BYTES, read_whole
-from vitssl.run_folder import BEST, DONE, LAST, is_trained
+from vitssl.run_folder import BEST, DONE, JOB, LAST, is_trained
 from vitssl.views import EvalView
 from vitssl.words import counted, few
 
@@ -261,7 +261,7 @@ def _checkpoint(folder: Path, name: str) -> Path:
         return folder / name
     existing = ", ".join(path.name for path in sorted(folder.glob("*.pt"))) or "none"
     why = "; only runs that classify and have held-out images have best.pt (data.val_fraction, data.val_split)" if name == BEST else ""
-    lost = name == LAST and is_trained(folder) and "imported" not in read_json(folder / "job.json")
+    lost = name == LAST and is_trained(folder) and "imported" not in read_json(folder / JOB)
     advice = f"; delete {folder}, and repeat the command of its sweep to train it anew" if lost else ""
     raise ConfigError(f"{folder} has no {name}{why}; its checkpoints: {existing}{advice}")
 
@@ -308,4 +308,4 @@ def load(folder: str | Path, checkpoint: str = LAST, device: str = "auto", weigh
     Raises:
         ConfigError: ``folder`` is not a run folder, or has no such checkpoint.
     """
-    return Trained(run_folder(Path(folder)), checkpoint, device, weights)
+    return Trained(find_run_folder(Path(folder)), checkpoint, device, weights)

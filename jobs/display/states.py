@@ -8,19 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs.chosen import line_of, parents_of, runs_of
+from jobs.chosen import lineage_of, parents_of, runs_of
 from jobs.logs import cause
 from jobs.slurm import cluster
 from vitssl import sweep_folder
 from vitssl.config import ConfigError, load
 from vitssl.config.evals import metric_parts
 from vitssl.files import read_events, read_json
-from vitssl.run_folder import CANCELLED, DONE, ERROR, EVALS, SLURM_JOB, error_of, is_trained, lost_kwh, to_evaluate
+from vitssl.run_folder import CANCELLED, DONE, ERROR, EVALS, EVENTS, JOB, SLURM_JOB, error_of, is_trained, lost_kwh, to_evaluate
 from vitssl.sweep_folder import SWEEP
 
 ENDED = ("done", "failed", "cancelled", "unreadable")
 HOW = {"failed": "failed", "cancelled": "was cancelled"}
-GONE = (*ENDED, "stopped", "not begun")  # states in which nothing more happens by itself
+IDLE_STATES = (*ENDED, "stopped", "not begun")  # states in which nothing more happens by itself
 HANGS_S = 180  # after a run's last record, until its job counts as hanging; normally it ends a minute after the run is done
 WITHOUT_PROGRESS = re.compile(r"restart \d|held: ")  # how `batch.sh` begins its comments on restarts without progress
 EXIT_CODE = re.compile(r"exit code -?\d+")  # in errors that give no other reason
@@ -44,7 +44,7 @@ class Status:
 
 
 @dataclass
-class Picture:
+class Overview:
     """The states of a sweep's runs, and its jobs in SLURM's queue, at one moment."""
 
     statuses: list[Status] = field(default_factory=list)
@@ -52,20 +52,20 @@ class Picture:
     note: str = ""  # if SLURM does not answer, or the sweep's record is damaged
     damaged: dict[Path, str] = field(default_factory=dict)  # {folder: problem} for which it is unknown whether they are in the queue
 
-    def of(self, folder: Path) -> Status:
+    def status_of(self, folder: Path) -> Status:
         """Return the state of the run in ``folder``."""
         return next(s for s in self.statuses if s.name == folder.name)
 
-    def ended(self, sweep: Path) -> bool:
+    def has_ended(self, sweep: Path) -> bool:
         """Whether nothing more happens by itself. Jobs of runs that are over are ignored, even if they have not ended."""
-        if sweep_folder.running(sweep) is not None:  # a process of this machine trains, evaluates or makes the report
+        if sweep_folder.launcher_pid(sweep) is not None:  # a process of this machine trains, evaluates or makes the report
             return False
         jobs = {folder: entry for folder, entry in self.queue.items() if folder == sweep or not is_over(self, folder)}
-        unfinished = {s.name for s in self.statuses if s.state not in GONE}
+        unfinished = {s.name for s in self.statuses if s.state not in IDLE_STATES}
         return unfinished <= {folder.name for folder in jobs} and cluster.stands_still(jobs.values())
 
 
-def look(sweep: Path, only: Path | None = None) -> Picture:
+def read_overview(sweep: Path, only: Path | None = None) -> Overview:
     """Return the present state of a sweep or, with ``only``, of one run and its ancestors.
 
     If SLURM does not answer, runs that were submitted are "unknown", unless their folders show that they are done.
@@ -74,31 +74,31 @@ def look(sweep: Path, only: Path | None = None) -> Picture:
         ConfigError: the folder is not a sweep's.
     """
     current, earlier = runs_of(sweep)
-    examined = {*current, *earlier, sweep} if only is None else line_of(only)
+    examined = {*current, *earlier, sweep} if only is None else lineage_of(only)
     known = [folder for folder in (*current, *earlier, sweep) if folder in examined]
-    picture = Picture(damaged=cluster.damaged(known))
-    folders = [folder for folder in known if folder not in picture.damaged]
+    overview = Overview(damaged=cluster.damaged(known))
+    folders = [folder for folder in known if folder not in overview.damaged]
     try:
-        picture.queue = cluster.queued(folders)
+        overview.queue = cluster.queued(folders)
     except ConfigError as error:
-        picture.note = f"{error}; which runs are in SLURM's queue is unknown"
-        picture.queue = {folder: cluster.Entry("unknown") for folder in folders if (folder / SLURM_JOB).exists()}
-    if sweep in picture.damaged:
-        picture.note = "; ".join(filter(None, [picture.note, picture.damaged[sweep]]))
-    relevant = picture.queue.keys() | picture.damaged.keys() | {only}
-    pid, metric = sweep_folder.running(sweep), read_json(sweep / SWEEP).get("metric", "top1")
+        overview.note = f"{error}; which runs are in SLURM's queue is unknown"
+        overview.queue = {folder: cluster.Entry("unknown") for folder in folders if (folder / SLURM_JOB).exists()}
+    if sweep in overview.damaged:
+        overview.note = "; ".join(filter(None, [overview.note, overview.damaged[sweep]]))
+    relevant = overview.queue.keys() | overview.damaged.keys() | {only}
+    pid, metric = sweep_folder.launcher_pid(sweep), read_json(sweep / SWEEP).get("metric", "top1")
     shown = current | {folder: stage for folder, stage in earlier.items() if folder in relevant}
-    picture.statuses = [_readable(folder, stage, picture.queue, pid, metric) for folder, stage in shown.items() if folder in examined]
-    _cancelled_with_parents(sweep, picture.statuses)
-    return picture
+    overview.statuses = [_readable(folder, stage, overview.queue, pid, metric) for folder, stage in shown.items() if folder in examined]
+    _cancelled_with_parents(sweep, overview.statuses)
+    return overview
 
 
-def is_over(picture: Picture, folder: Path) -> bool:
+def is_over(overview: Overview, folder: Path) -> bool:
     """Whether nothing more happens to a run by itself; something does if a trained run is still being evaluated."""
-    status = picture.of(folder)
+    status = overview.status_of(folder)
     if status.state != "done":
-        return status.state in GONE
-    in_work = folder in picture.queue or (sweep_folder.running(folder.parent) is not None and status.error is None)
+        return status.state in IDLE_STATES
+    in_work = folder in overview.queue or (sweep_folder.launcher_pid(folder.parent) is not None and status.error is None)
     return not in_work or not to_evaluate(folder, load(folder))
 
 
@@ -135,12 +135,12 @@ def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: 
         status.error = _left_behind(folder, job_id)
     if status.state == "done" and entry is not None and entry.state == "RUNNING" and _hangs(folder):
         status.error = f"done, but its job has not ended: scancel {job_id}"
-    events = read_events(folder / "metrics.jsonl")
+    events = read_events(folder / EVENTS)
     final = {name: entry["metrics"] for name, entry in read_json(folder / EVALS).items()}
     status.score = _score([final, *(event for event in reversed(events) if event["event"] == "eval")], metric)
     _estimate(status, events)
     status.lost_kwh = lost_kwh(events, [read_json(record) for record in sorted(folder.glob("emissions-*.json"))])
-    for name in ("job.json", DONE):  # raise an error if these are damaged: starting the run, and the time left, depend on them
+    for name in (JOB, DONE):  # raise an error if these are damaged: starting the run, and the time left, depend on them
         read_json(folder / name)
     return status
 
@@ -187,7 +187,7 @@ def _state(folder: Path, queued: cluster.Entry | None, here: int | None) -> str:
         return "failed"
     if (folder / CANCELLED).exists():
         return "cancelled"
-    begun = (folder / "metrics.jsonl").exists()
+    begun = (folder / EVENTS).exists()
     if here is not None:
         return "running" if begun else "waiting"
     return "stopped" if begun else "not begun"

@@ -15,15 +15,15 @@ from pathlib import Path
 
 from jobs.command import cache_folder, cli_command
 from jobs.plan.cells import Stage
-from jobs.plan.shards import anchored, expected_index, fingerprint, index_of, is_here, parts
-from jobs.slurm.preflight import of_the_image
+from jobs.plan.shards import absolute_source, expected_index, fingerprint, index_of, is_here, split_source
+from jobs.slurm.preflight import image_problems
 from vitssl.config import ConfigError, Data, Run, Site, raise_first
 from vitssl.costs.emissions import visible_gpus
 from vitssl.data.building import listing
 from vitssl.data.sources import webdatasets
 from vitssl.data.sources.build_line import build_command
 from vitssl.data.sources.opening import check_kind, names_a_source
-from vitssl.files import is_writable, nearest, of_this_user
+from vitssl.files import is_writable, nearest_existing, user_cache_name
 from vitssl.version import ROOT
 
 
@@ -49,7 +49,7 @@ def shards(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
                     check_kind(data.source)
                 except ConfigError as error:
                     raise ConfigError(error.reason, "data.source") from None
-                data.source = anchored(data.source)
+                data.source = absolute_source(data.source)
             if built:
                 _refuse_other_source(data)
             elif data.source is None and not (dry_run and expected_index(data) is not None):
@@ -77,7 +77,7 @@ def _refuse_absent_files(source: str) -> None:
 
 def _absent(source: str) -> str:
     """Return the path of a ``source`` that is not on this machine; empty if it is, or if it would be downloaded."""
-    return "" if source.startswith("torchvision:") or is_here(source) else parts(source)[1]
+    return "" if source.startswith("torchvision:") or is_here(source) else split_source(source)[1]
 
 
 def _prepare_evals(run: Run) -> None:
@@ -139,8 +139,8 @@ def build(missing: dict[str, str], site: Site) -> None:
     for folder, source in missing.items():
         print(f"{folder} does not exist yet: building it from {source}", flush=True)
         Path(folder).parent.mkdir(parents=True, exist_ok=True)
-        source_path = parts(source)[1]
-        paths = [Path(folder).parent, *([nearest(Path(source_path))] if source_path else [])]
+        source_path = split_source(source)[1]
+        paths = [Path(folder).parent, *([nearest_existing(Path(source_path))] if source_path else [])]
         if subprocess.run(cli_command(site, paths, "shards", "build", source, folder), cwd=ROOT, check=False).returncode:
             raise ConfigError(f"building {folder} from {source} failed; nothing was queued", "data.source")
 
@@ -184,7 +184,7 @@ def _check_container(site: Site) -> None:
     if shutil.which(command := shlex.split(site.container)[0]) is None:
         reason = f"{command}, which enters it (site.container), is not on this machine; site.image=null trains without"
         raise ConfigError(reason, "site.image")
-    raise_first(of_the_image(site))
+    raise_first(image_problems(site))
 
 
 def _check_cache(stages: list[Stage], site: Site) -> None:
@@ -194,7 +194,7 @@ def _check_cache(stages: list[Stage], site: Site) -> None:
     """
     for stage in stages:
         named_by, folder = cache_folder(stage.run.data.cache_dir, site)
-        if folder is None or not Path(folder).is_absolute() or is_writable(nearest(Path(folder) / of_this_user())):
+        if folder is None or not Path(folder).is_absolute() or is_writable(nearest_existing(Path(folder) / user_cache_name())):
             continue
         with stage.error_location() if named_by == "data.cache_dir" else nullcontext():
             raise ConfigError(f"{folder} is not a folder that can be written to, for decoded images; name another", named_by)

@@ -11,28 +11,27 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from jobs.plan.graph import Job, learner, only_evaluated
+from jobs.plan.graph import Job, label_learner, only_evaluated
 from jobs.slurm import cluster
 from vitssl.config import SCHEMA, ConfigError, assign, checkpoints, load, save
-from vitssl.files import held, read_json, write_json
-from vitssl.run_folder import CANCELLED, DONE, ERROR, EVALS, LAST, SLURM_JOB
+from vitssl.files import read_json, try_lock, write_json
+from vitssl.run_folder import CANCELLED, DONE, ERROR, EVALS, EVENTS, JOB, LAST, RUN, SLURM_JOB
 from vitssl.sweep_folder import LOCAL, SWEEP
 from vitssl.words import counted, listed
 
 STAGING = ".reuse"  # a folder in the sweep's folder, there while runs are copied
-BEGUN = "metrics.jsonl"  # exists once a run has begun to train
 # not copied: records of the other sweep's attempts, and the files that `_copy` writes itself
-OF_ATTEMPTS = {SLURM_JOB, LOCAL, ERROR, CANCELLED, "log", "previous.pt", "damaged.pt", "diverged.pt"}
-WRITTEN_ANEW = {"run.yaml", "job.json"}
+ATTEMPT_FILES = {SLURM_JOB, LOCAL, ERROR, CANCELLED, "log", "previous.pt", "damaged.pt", "diverged.pt"}
+WRITTEN_ANEW = {RUN, JOB}
 
 
 class Found(NamedTuple):
     """The runs of a sweep that other sweeps have trained already."""
 
     folders: dict[str, Path]  # {identity: run folder} of the runs that may be taken
-    left: int  # how many more are trained there but continue here, because they or runs they start from have begun here
+    num_continued: int  # how many more are trained there but continue here, because they or runs they start from have begun here
 
-    def told(self, jobs: Collection[Job], how: str) -> str:
+    def summary_text(self, jobs: Collection[Job], how: str) -> str:
         """Say how many ``jobs`` were found, for example "6 of 36 runs done in ssat_backbones".
 
         Args:
@@ -40,7 +39,9 @@ class Found(NamedTuple):
             how: the words between the counts and the other sweep's name, such as "done in".
         """
         sweeps = listed(self.folders[job.identity].parent.name for job in jobs if job.identity in self.folders) or "another sweep"
-        continued = f"; {self.left} more continue here, where they or the runs they start from have begun" if self.left else ""
+        continued = (
+            f"; {self.num_continued} more continue here, where they or the runs they start from have begun" if self.num_continued else ""
+        )
         return f"{len(self.folders)} of {counted(len(jobs), 'run')} {how} {sweeps}{continued}"
 
 
@@ -57,9 +58,9 @@ def find(jobs: Collection[Job], sweep: Path) -> Found:
             trained[job.identity] = folder
     queued, found = _queued([job.folder for job in jobs if job.identity in trained]), dict[str, Path]()
     for job in (job for job in jobs if job.identity in trained):
-        began = (job.folder / BEGUN).exists() or job.folder in queued
+        began = (job.folder / EVENTS).exists() or job.folder in queued
         # its parents must be taken as well, now or earlier: it did not start from equal runs that are trained here
-        if not began and all(parent.identity in found or "reused_from" in read_json(parent.folder / "job.json") for parent in job.parents):
+        if not began and all(parent.identity in found or "reused_from" in read_json(parent.folder / JOB) for parent in job.parents):
             found[job.identity] = trained[job.identity]
     return Found(found, len(trained) - len(found))
 
@@ -77,10 +78,10 @@ def _by_identity(sweep: Path) -> dict[str, list[Path]]:
 def _has(folder: Path, wanted: Job) -> bool:
     """Whether ``folder`` holds the ``wanted`` run, done and undamaged, with evaluators that learned from the same labels."""
     try:
-        job, done, _ = (read_json(folder / name) for name in ("job.json", DONE, EVALS))
+        job, done, _ = (read_json(folder / name) for name in (JOB, DONE, EVALS))
         if not done or job.get("schema") != SCHEMA or job.get("identity") != wanted.identity:
             return False
-        same_labels = load(folder).data.labels == wanted.run.data.labels or learner(wanted.run) is None
+        same_labels = load(folder).data.labels == wanted.run.data.labels or label_learner(wanted.run) is None
         return same_labels and _is_whole(folder / LAST)
     except (ConfigError, OSError):  # damage in another sweep, or another user's folder, must not stop this sweep
         return False
@@ -129,7 +130,7 @@ def take(jobs: Collection[Job], sweep: Path) -> None:
             if job.identity not in found:
                 reason = f"{job.name} has begun here, or is not in {planned[job.identity].parent} any more"
                 raise ConfigError(f"{reason}; repeat the command")
-            with _alone(job):
+            with _run_lock(job):
                 _copy(job, found[job.identity], staging / job.name, sweep)
                 job.folder.rename(staging / f"{job.name}.before")  # files of an earlier submission whose run never began
                 (staging / job.name).rename(job.folder)
@@ -138,9 +139,9 @@ def take(jobs: Collection[Job], sweep: Path) -> None:
 
 
 @contextmanager
-def _alone(job: Job) -> Iterator[None]:
+def _run_lock(job: Job) -> Iterator[None]:
     """Hold the run's lock, as a training that has just started would take the copied files for its own."""
-    with held(job.folder / ".lock", str(job.folder)) as free:
+    with try_lock(job.folder / ".lock", str(job.folder)) as free:
         if not free:
             raise ConfigError("another process is training this run; wait for it", place=str(job.folder))
         yield
@@ -148,12 +149,12 @@ def _alone(job: Job) -> Iterator[None]:
 
 def _copy(job: Job, source: Path, target: Path, sweep: Path) -> None:
     """Copy a run folder to ``target`` with the names and paths of this sweep, and the snapshot of its source to the ``sweep`` folder."""
-    _copy_folder(source, target, OF_ATTEMPTS | WRITTEN_ANEW)
+    _copy_folder(source, target, ATTEMPT_FILES | WRITTEN_ANEW)
     run = load(source)
     for field, value in checkpoints(job.run).items():
         assign(run, field, value)  # a parent in this sweep, or the same weights at another path
     save(run, target)
-    record = {name: value for name, value in read_json(source / "job.json").items() if name != "evaluation"}
+    record = {name: value for name, value in read_json(source / JOB).items() if name != "evaluation"}
     if "source" in record and (snapshot := Path(record["source"])).is_dir():
         own_snapshot = sweep / "source" / snapshot.name
         if not own_snapshot.exists():
@@ -163,14 +164,14 @@ def _copy(job: Job, source: Path, target: Path, sweep: Path) -> None:
         record["source"] = str(own_snapshot)
     origin = {"reused_from": str(source)}  # the record's own value wins: a third sweep, where the run was trained
     own_facts = {"name": job.name, "arm": job.arm, "stage": job.stage, "axes": job.axes}
-    write_json(target / "job.json", origin | record | own_facts | {"parents": [str(parent.folder) for parent in job.parents]})
+    write_json(target / JOB, origin | record | own_facts | {"parents": [str(parent.folder) for parent in job.parents]})
 
 
-def _copy_folder(source: Path, target: Path, but: Collection[str] = ()) -> None:
-    """Copy a folder with this user's permissions, without hidden files, which are temporary, and without the names in ``but``."""
+def _copy_folder(source: Path, target: Path, excluded: Collection[str] = ()) -> None:
+    """Copy a folder with this user's permissions, without hidden files, which are temporary, and without the names in ``excluded``."""
     target.mkdir(parents=True)
     for path in source.iterdir():
-        if path.name.startswith(".") or path.name in but:
+        if path.name.startswith(".") or path.name in excluded:
             continue
         if path.is_dir():
             _copy_folder(path, target / path.name)

@@ -7,7 +7,7 @@ import hashlib
 import json
 from typing import Any
 
-from vitssl.config import Run, View, active, active_views, unstarted
+from vitssl.config import Run, View, active, active_views, without_checkpoints
 
 
 def _work_of(view: View) -> list[Any]:
@@ -19,7 +19,7 @@ def _work_of(view: View) -> list[Any]:
 def architecture(run: Run) -> str:
     """Return a hash of everything that the work per image depends on: Runs of one architecture have the same MACs and the same speed."""
     views = {name: _work_of(view) for name, view in active_views(run).items()}
-    bare, loop = unstarted(run), run.loop
+    bare, loop = without_checkpoints(run), run.loop
     objectives = {name: dataclasses.asdict(objective) | {"weight": None} for name, objective in active(bare.objectives).items()}
     execution = [run.optim.batch_size, loop.micro_batch_size, loop.precision, loop.compile, loop.cuda_graph, loop.threads]
     parts = [run.data.image_size, views, dataclasses.asdict(bare.backbone), objectives, execution]

@@ -17,7 +17,7 @@ from jobs.plan import checks, layers
 from jobs.plan.overrides import CLI
 from jobs.plan.sweep import Spec, resources
 from vitssl import config
-from vitssl.config import ConfigError, Run, assign, check_fits, checkpoints, merge, unknown
+from vitssl.config import ConfigError, Run, assign, check_fits, checkpoints, merge, unknown_error
 from vitssl.config.sweep import Resources
 from vitssl.config.weights import IMPORT, RELEASED
 from vitssl.files import runs_that_begin
@@ -32,7 +32,7 @@ class Stage:
     Attributes:
         where: the sweep file and the stage's place in it, for errors.
         cli_fields: the dotted fields that the command line sets.
-        of_file: the fields that the file sets, without the command line's.
+        file_fields: the fields that the file sets, without the command line's.
         pointers: {field: stage} of the fields that name an earlier stage of the arm.
     """
 
@@ -40,7 +40,7 @@ class Stage:
     run: Run
     where: str
     cli_fields: list[str] = field(default_factory=list)
-    of_file: dict[str, Any] = field(default_factory=dict)
+    file_fields: dict[str, Any] = field(default_factory=dict)
     pointers: dict[str, str] = field(default_factory=dict)
 
     def error_location(self) -> AbstractContextManager[None]:
@@ -85,7 +85,9 @@ def cells(spec: Spec) -> list[Cell]:
     points = [dict(zip(spec.axes, values, strict=True)) for values in itertools.product(*spec.axes.values())]
     places = [(arm, labels) for arm, labels in itertools.product(spec.arms, points) if spec.arms[arm].stages]
     staged = ((arm, labels, stage) for arm, labels in places for stage in spec.arms[arm].stages)
-    checks.check_whose(spec, ((arm, stage, layers.of_file(spec, arm, labels, stage)) for arm, labels, stage in staged))
+    checks.refuse_ambiguous_settings(
+        spec, ((arm, stage, layers.merge_file_layers(spec, arm, labels, stage)) for arm, labels, stage in staged)
+    )
     result = [Cell(arm, labels, [_merged(spec, arm, labels, stage) for stage in spec.arms[arm].stages]) for arm, labels in places]
     checks.take_named_backbones(result)
     for cell in result:
@@ -99,10 +101,10 @@ def cells(spec: Spec) -> list[Cell]:
 
 def _merged(spec: Spec, arm: str, labels: dict[str, Any], name: str) -> Stage:
     """Merge the fields of a stage into a Run, which is not checked yet."""
-    where, of_file = f"{spec.file}: arms.{arm}.stages.{name}", layers.of_file(spec, arm, labels, name)
-    run_fields, cli_fields = layers.merged(spec, arm, labels, name, of_file)
+    where, file_fields = f"{spec.file}: arms.{arm}.stages.{name}", layers.merge_file_layers(spec, arm, labels, name)
+    run_fields, cli_fields = layers.merge_cli_layers(spec, arm, labels, name, file_fields)
     with error_location(where, cli_fields):
-        return Stage(name, merge(Run, run_fields), where, cli_fields, of_file)
+        return Stage(name, merge(Run, run_fields), where, cli_fields, file_fields)
 
 
 def _check(spec: Spec, cell: Cell) -> None:
@@ -145,7 +147,7 @@ def _pointers(run: Run, earlier: list[str], later: list[str]) -> dict[str, str]:
         elif value in later and not Path(value).exists():
             raise ConfigError(f"{value} is not an earlier stage of the arm; write it above the stages that start from it", name)
         elif "/" not in value and not Path(value).exists():  # `weights.prepare` checks that paths exist
-            shown = unknown(value, earlier).reason if earlier else repr(value)
+            shown = unknown_error(value, earlier).reason if earlier else repr(value)
             raise ConfigError(f"{shown}{'; it' if earlier else ''} is not an earlier stage of the arm, nor a file or run folder", name)
         else:
             assign(run, name, str(_run_or_file(Path(value), name).resolve()))

@@ -15,8 +15,8 @@ from jobs.plan.overrides import CLI, Setting
 from jobs.plan.sweep import Spec
 from vitssl.config import SIZES, BackboneConfig, ConfigError, active, checkpoint_fields, classifies, dotted, nested
 from vitssl.config import Run as RunConfig
-from vitssl.config.backbones import takes_any_patch
-from vitssl.config.evals import KINDS, METRICS, OF_TEST, OWN, evals_of, may_hold_out, metric_parts, own_evals
+from vitssl.config.backbones import is_vit
+from vitssl.config.evals import KINDS, METRICS, OWN_EVALS, VAL_COUNTERPARTS, evals_of, may_hold_out, metric_parts, own_evals
 from vitssl.config.methods import flow
 from vitssl.words import note
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 SHOWN = 4  # the most stages that an error names
 NOTHING_HELD_OUT = "its Run holds out no images; set data.val_fraction or data.val_split"
-OF_A_SIZE = ("embed_dim", "depth", "depths", "num_heads", "mlp_ratio", "qkv_bias")  # fields that turn a named network into another one
-USUAL = BackboneConfig()
+SIZE_FIELDS = ("embed_dim", "depth", "depths", "num_heads", "mlp_ratio", "qkv_bias")  # fields that turn a named network into another one
+DEFAULT_BACKBONE = BackboneConfig()
 Place = tuple[str, str]  # an arm, and its stage
 Kind = tuple[str, ...]  # the objectives that are on
 
@@ -39,13 +39,13 @@ def take_named_backbones(made: Iterable[Cell]) -> None:
     """
     left_out = {}
     for stage in (stage for cell in made for stage in cell.stages):
-        of_file, backbone = stage.of_file.get("backbone") or {}, stage.run.backbone
-        former = of_file.get("name", USUAL.name)
+        file_fields, backbone = stage.file_fields.get("backbone") or {}, stage.run.backbone
+        former = file_fields.get("name", DEFAULT_BACKBONE.name)
         if "backbone.name" not in stage.cli_fields or backbone.name == former:
             continue
-        foreign = {name: getattr(USUAL, name) for name in backbone.inactive_fields()}
+        foreign = {name: getattr(DEFAULT_BACKBONE, name) for name in backbone.inactive_fields()}
         reset = {name: value for name, value in foreign.items() if value != getattr(backbone, name)}
-        reset |= dict.fromkeys(kept_sizes(backbone, of_file))
+        reset |= dict.fromkeys(kept_sizes(backbone, file_fields))
         for name in sorted(reset):
             if not any(typed == f"backbone.{name}" or typed.startswith(f"backbone.{name}.") for typed in stage.cli_fields):
                 setattr(backbone, name, reset[name])
@@ -54,12 +54,12 @@ def take_named_backbones(made: Iterable[Cell]) -> None:
         note(f"with backbone.name={name} the file's {', '.join(fields)}, which are for {former}, are left out")
 
 
-def kept_sizes(backbone: BackboneConfig, of_file: dict[str, Any]) -> list[str]:
-    """List the size fields that ``of_file`` sets for another backbone and that differ from the sizes of the new ``backbone``."""
+def kept_sizes(backbone: BackboneConfig, file_fields: dict[str, Any]) -> list[str]:
+    """List the size fields that ``file_fields`` sets for another backbone and that differ from the sizes of the new ``backbone``."""
     own = SIZES[backbone.name]._asdict() | {"depths": list(SIZES[backbone.name].depths)}
     own["depth"] = own["depths"][0] if len(own["depths"]) == 1 else None
-    names = OF_A_SIZE if takes_any_patch(backbone) else (*OF_A_SIZE, "patch_size")
-    return [name for name in names if of_file.get(name) not in (None, own[name])]
+    names = SIZE_FIELDS if is_vit(backbone) else (*SIZE_FIELDS, "patch_size")
+    return [name for name in names if file_fields.get(name) not in (None, own[name])]
 
 
 def check_objectives(spec: Spec, made: Sequence[Cell]) -> None:
@@ -70,7 +70,7 @@ def check_objectives(spec: Spec, made: Sequence[Cell]) -> None:
     stages = [(cell.arm, stage) for cell in made for stage in cell.stages]
     # if some arms are left out, the file's axes may be for them
     file_axes = [axis for axis in spec.axes if axis not in spec.added_axes and not spec.left_out]
-    for setting, key in [*_asked(spec), *_of_axes(spec, file_axes)]:
+    for setting, key in [*_cli_settings(spec), *_axis_settings(spec, file_axes)]:
         objective = setting.objective
         if objective and not any(objective in active(stage.run.objectives) for arm, stage in stages if setting.reaches(arm, stage.name)):
             reason = f"objectives.{objective} is off in all of these Runs; {setting.prefix}objectives.{objective}={{}} switches it on"
@@ -92,17 +92,17 @@ def check_chains(made: Iterable[Cell]) -> None:
                     raise ConfigError(reason, "init_from")
 
 
-def _asked(spec: Spec) -> list[tuple[Setting, str]]:
+def _cli_settings(spec: Spec) -> list[tuple[Setting, str]]:
     """List the settings of the command line and of the axes that it adds, each with its key."""
-    return [*((setting, setting.key) for setting in spec.overrides.settings), *_of_axes(spec, spec.added_axes)]
+    return [*((setting, setting.key) for setting in spec.overrides.settings), *_axis_settings(spec, spec.added_axes)]
 
 
-def _of_axes(spec: Spec, axes: Iterable[str]) -> list[tuple[Setting, str]]:
+def _axis_settings(spec: Spec, axes: Iterable[str]) -> list[tuple[Setting, str]]:
     """List the settings of all values of ``axes``, each with the key of its axis."""
     return [(setting, f"axes.{axis}") for axis in axes for chosen in spec.axes[axis].values() for setting in chosen]
 
 
-def check_whose(spec: Spec, of_file: Iterable[tuple[str, str, dict[str, Any]]]) -> None:
+def refuse_ambiguous_settings(spec: Spec, stage_fields: Iterable[tuple[str, str, dict[str, Any]]]) -> None:
     """Refuse settings of the command line that decide what kind of Run a stage is, if they reach stages of several kinds.
 
     Such settings switch objectives on or off, or name weights to start from. In several kinds of Run at once they would make a pretraining
@@ -111,13 +111,13 @@ def check_whose(spec: Spec, of_file: Iterable[tuple[str, str, dict[str, Any]]]) 
 
     Args:
         spec: the sweep.
-        of_file: (arm, stage, fields of its Run without the command line's) of every stage of every cell.
+        stage_fields: (arm, stage, fields of its Run without the command line's) of every stage of every cell.
     """
-    deciding = [(setting, key) for setting, key in _asked(spec) if _starts(setting) or _objectives(setting)]
+    deciding = [(setting, key) for setting, key in _cli_settings(spec) if _checkpoint_fields_of(setting) or _objectives(setting)]
     if not deciding:
         return
     points: dict[Place, list[dict[str, Any]]] = {}
-    for arm, stage, fields in of_file:
+    for arm, stage, fields in stage_fields:
         points.setdefault((arm, stage), []).append(fields)
     switched_on = {name for setting, _ in deciding for name, value in _objectives(setting).items() if value is not None}
     for setting, key in deciding:
@@ -151,26 +151,26 @@ def _refuse_several_kinds(setting: Setting, key: str, kinds: dict[Place, list[Ki
     if len(distinct) < 2 or all(switched_on <= kind for kind in distinct):
         return
     if len(typed) == 1 and any(switched_on <= kind for kind in distinct):
-        advice = _as_fields(setting)
+        advice = _fields_advice(setting)
     else:
-        place = min(kinds, key=lambda place: (*_unlikely(kinds[place][0], switched_on), place[0] == spec.baseline))
-        advice = f"say which is meant, for example {shlex.quote(_in_place_of(kinds[place][0], typed, _named(spec, place)))}"
-    raise ConfigError(f"this would switch it on in different kinds of stage ({_shown(kinds, spec)}); {advice}", key, CLI)
+        place = min(kinds, key=lambda place: (*_mismatch(kinds[place][0], switched_on), place[0] == spec.baseline))
+        advice = f"say which is meant, for example {shlex.quote(_replacement_text(kinds[place][0], typed, _place_name(spec, place)))}"
+    raise ConfigError(f"this would switch it on in different kinds of stage ({_kinds_text(kinds, spec)}); {advice}", key, CLI)
 
 
-def _unlikely(kind: Kind, asked: set[str]) -> tuple[bool, bool]:
+def _mismatch(kind: Kind, asked: set[str]) -> tuple[bool, bool]:
     """Return a sort key that ranks the likeliest ``kind`` first: it has the ``asked`` objectives, and classifies if they do."""
     return not asked <= {*kind}, ("classify" in kind) != ("classify" in asked)
 
 
-def _as_fields(setting: Setting) -> str:
+def _fields_advice(setting: Setting) -> str:
     """Advise to set an objective's fields one by one, which apply where the objective is on and switch it on nowhere."""
     fields = {name: value for name, value in setting.leaves.items() if name.count(".") > 1}
     words = shlex.join(f"{setting.prefix}{name}={flow(value)}" for name, value in fields.items())
     return f"to change it where it is on, write {words}" if fields else "leave it out: it has no effect where the objective is on"
 
 
-def _in_place_of(kind: Kind, typed: dict[str, Any], place: str) -> str:
+def _replacement_text(kind: Kind, typed: dict[str, Any], place: str) -> str:
     """Return what to type to set the ``typed`` objectives at one ``place``, switching off the others there except classify."""
     asked = {name for name, value in typed.items() if value is not None}
     replaced = [] if asked <= {*kind} else sorted({*kind} - {"classify", *asked})
@@ -184,23 +184,25 @@ def _refuse_to_drop_nothing(setting: Setting, key: str, kinds: dict[Place, list[
     """
     on_in_file = {name for place_kinds in kinds.values() for kind in place_kinds for name in kind}
     for name in (name for name, value in _objectives(setting).items() if value is None and name not in on_in_file | switched_on):
-        reason = f"objectives.{name} is off in all of these Runs ({_shown(kinds, spec)})"
+        reason = f"objectives.{name} is off in all of these Runs ({_kinds_text(kinds, spec)})"
         raise ConfigError(f"{reason}, so null has no effect; name one that is on, or leave it out", key, CLI)
 
 
-def _shown(kinds: dict[Place, list[Kind]], spec: Spec) -> str:
+def _kinds_text(kinds: dict[Place, list[Kind]], spec: Spec) -> str:
     """Describe the objectives at each place, for example "scratch: classify, sslft.pretrain: mae, ..."."""
-    shown = [f"{_named(spec, place)}: {' or '.join(' + '.join(kind) or 'none' for kind in options)}" for place, options in kinds.items()]
+    shown = [
+        f"{_place_name(spec, place)}: {' or '.join(' + '.join(kind) or 'none' for kind in options)}" for place, options in kinds.items()
+    ]
     return ", ".join([*shown[:SHOWN], *(["..."] if len(shown) > SHOWN else [])])
 
 
-def _named(spec: Spec, place: Place) -> str:
+def _place_name(spec: Spec, place: Place) -> str:
     """Return ARM, or ARM.STAGE if the arm has several stages."""
     arm, stage = place
     return arm if len(spec.arms[arm].stages) == 1 else f"{arm}.{stage}"
 
 
-def _starts(setting: Setting) -> list[str]:
+def _checkpoint_fields_of(setting: Setting) -> list[str]:
     """List the fields that a setting sets and that name weights to start from."""
     return [field for field in checkpoint_fields(RunConfig) if field in setting.leaves]
 
@@ -214,7 +216,7 @@ def _refuse_broken_chain(setting: Setting, key: str, points: dict[Place, list[di
     stages_of: dict[str, list[str]] = {}
     for arm, name in points:
         stages_of.setdefault(arm, []).append(name)
-    for (arm, name), field in itertools.product(points, _starts(setting)):
+    for (arm, name), field in itertools.product(points, _checkpoint_fields_of(setting)):
         value = setting.leaves[field]
         for parent in (dotted(fields).get(field) for fields in points[arm, name]):
             if parent in stages_of[arm] and value != parent:
@@ -237,7 +239,7 @@ def check_metric(spec: Spec, made: Sequence[Cell]) -> None:
         if evaluator == "test" and evaluator not in known:
             continue  # a pretraining alone has no accuracy
         if evaluator not in known:
-            why_missing = dict.fromkeys(OWN, NOTHING_HELD_OUT if classifies(run) else "its Run has no objectives.classify")
+            why_missing = dict.fromkeys(OWN_EVALS, NOTHING_HELD_OUT if classifies(run) else "its Run has no objectives.classify")
             why_missing |= {"test_ema": "its Run has no loop.ema_decay"} if classifies(run) else {}
             facts = why_missing.get(evaluator, f"it has {', '.join(known) or 'none'}")
             advice = f"; add 'evals={{{evaluator}: {{type: {evaluator}}}}}'" if evaluator in KINDS else ""
@@ -256,7 +258,7 @@ def check_select(spec: Spec, made: Sequence[Cell]) -> None:
     if not spec.select:
         return
     evaluator, metric = metric_parts(spec.metric)
-    if OF_TEST.get(evaluator) is None:
+    if VAL_COUNTERPARTS.get(evaluator) is None:
         reason = f"it is chosen by val/{metric}, of a classifier on held-out images, which is not measured as {spec.metric} is"
         can_select = all(classifies(cell.stages[-1].run) for cell in made) and metric in METRICS
         reason += f"; set metric: {metric}" if can_select else "; arms that end without objectives.classify have none: leave select out"

@@ -30,11 +30,11 @@ def apply(spec: Spec, planned: list[Cell], launch: Launch) -> None:
         ConfigError: the reference does not run, a cost is not known, or no whole number of epochs comes near enough.
     """
     _lengthen(spec, planned)
-    matched = [(cell, rule, _reference(spec, planned, cell, rule)) for cell in planned if (rule := spec.equal_of(cell.axes))]
+    matched = [(cell, rule, _reference(spec, planned, cell, rule)) for cell in planned if (rule := spec.equal_rule(cell.axes))]
     for quantity in dict.fromkeys(rule.quantity for _, rule, _ in matched):
         equal = [match for match in matched if match[1].quantity == quantity]
         costs = _Costs(quantity, spec, [cell for cell, *_ in equal], launch)
-        amounts = [costs.of(reference) for *_, reference in equal]
+        amounts = [costs.total(reference) for *_, reference in equal]
         for (cell, rule, reference), amount in zip(equal, amounts, strict=True):
             if cell is not reference:
                 _fit(cell, rule, amount, costs)
@@ -81,9 +81,9 @@ def _reference(spec: Spec, planned: list[Cell], cell: Cell, rule: Equal) -> Cell
 
 def _fit(cell: Cell, rule: Equal, amount: float, costs: _Costs) -> None:
     """Scale the epochs of a cell's stages so that together they cost ``amount``."""
-    factor, amount_left = amount / costs.of(cell), amount
+    factor, amount_left = amount / costs.total(cell), amount
     for stage in cell.stages:
-        loop, epoch_cost = stage.run.loop, costs.of_an_epoch(cell.arm, stage)
+        loop, epoch_cost = stage.run.loop, costs.per_epoch(cell.arm, stage)
         epochs = share = factor * loop.epochs
         if stage is cell.stages[-1]:  # makes up for rounding, but no more: keeping shares comes before equal cost
             slack = max(1.0, MAKES_UP * share)
@@ -106,13 +106,13 @@ class _Costs:
         counted = costs_of(runs, launch) if quantity == "macs" else []
         self._macs = {id(run): cost["macs_train_step"] for run, cost in zip(runs, counted, strict=bool(counted))}
         # the sweep's own runs do not count, or repeating the command would plan other epochs
-        self._paces = measured(launch.sweep.parent, but=launch.sweep) if quantity != "macs" else {}
+        self._paces = measured(launch.sweep.parent, except_sweep=launch.sweep) if quantity != "macs" else {}
 
-    def of(self, cell: Cell) -> float:
+    def total(self, cell: Cell) -> float:
         """Return the cost of training all stages of ``cell``."""
-        return sum(stage.run.loop.epochs * self.of_an_epoch(cell.arm, stage) for stage in cell.stages)
+        return sum(stage.run.loop.epochs * self.per_epoch(cell.arm, stage) for stage in cell.stages)
 
-    def of_an_epoch(self, arm: str, stage: Stage) -> float:
+    def per_epoch(self, arm: str, stage: Stage) -> float:
         """Return the cost of an epoch of ``stage``: its number of images times the cost per image."""
         return num_images(stage.run) * (self._macs[id(stage.run)] if self.quantity == "macs" else self._measured(arm, stage))
 

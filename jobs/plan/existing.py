@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from vitssl.config import SCHEMA, ConfigError, Run, assign, checkpoints, dotted, identifying, identity, load
 from vitssl.config.methods import flow
 from vitssl.files import hash_file, read_json
-from vitssl.run_folder import is_trained
+from vitssl.run_folder import JOB, RUN, is_trained
 from vitssl.version import ROOT, differing, snapshot_of
 from vitssl.words import counted, few, note
 
@@ -26,7 +26,7 @@ def run_folders(sweep: Path) -> dict[str, Path]:
     A folder that cannot be read is left out, with a note on stderr.
     """
     folders: dict[str, Path] = {}
-    finished_first = sorted(sweep.glob("*/run.yaml"), key=lambda path: (not is_trained(path.parent), path))
+    finished_first = sorted(sweep.glob(f"*/{RUN}"), key=lambda path: (not is_trained(path.parent), path))
     for path in finished_first:
         try:
             folders.setdefault(identity_of(path.parent), path.parent)
@@ -37,7 +37,7 @@ def run_folders(sweep: Path) -> dict[str, Path]:
 
 def identity_of(folder: Path) -> str:
     """Return the identity of the Run in ``folder``; runs that it starts from count by their identities, not by their paths."""
-    job = read_json(folder / "job.json")
+    job = read_json(folder / JOB)
     if job.get("schema") == SCHEMA and "identity" in job:
         return job["identity"]
     run = load(folder)
@@ -67,9 +67,9 @@ def superseded(jobs: Sequence[Job], sweep: Path) -> str | None:
     places = {_place(job.arm, job.stage, job.axes): job for job in jobs}
     current = {job.folder for job in jobs}
     count, changed = 0, dict[tuple[str, str], list[str]]()
-    for folder in sorted(path.parent for path in sweep.glob("*/job.json") if path.parent not in current and is_trained(path.parent)):
+    for folder in sorted(path.parent for path in sweep.glob(f"*/{JOB}") if path.parent not in current and is_trained(path.parent)):
         with suppress(ConfigError):  # a damaged record is not needed
-            record = read_json(folder / "job.json")
+            record = read_json(folder / JOB)
             job = places.get(_place(record.get("arm"), record.get("stage"), record.get("axes")))
             if job is not None and not job.is_trained:
                 if (job.arm, job.stage) not in changed:  # reading a run.yaml takes long, so one per arm and stage has to do
@@ -90,7 +90,7 @@ def trained_otherwise(jobs: Sequence[Job], sweep: Path) -> str | None:
     runs: dict[Path, list[str]] = {}
     for job in (job for job in jobs if job.is_trained):
         with suppress(ConfigError):  # a damaged record is skipped
-            if (source := snapshot_of(job.results, read_json(job.results / "job.json"))) is not None:
+            if (source := snapshot_of(job.results, read_json(job.results / JOB))) is not None:
                 runs.setdefault(source, []).append(job.folder.name)
     changed = {source: files for source in runs if (files := differing([source, ROOT]))}
     if not changed:

@@ -122,7 +122,7 @@ def _job(spec: Spec, cell: Cell, stage: Stage, done: dict[str, Job], sweep: Path
     return Job(key, run, folder, cell.arm, stage.name, axes, resources, parents)
 
 
-def learner(run: Run) -> str | None:
+def label_learner(run: Run) -> str | None:
     """Return the first evaluator that learns from labels although the Run's training reads none, or None.
 
     For such a Run ``data.labels`` is no part of the identity, so that equal Runs may differ in it.
@@ -142,7 +142,7 @@ def _check_shared_labels(job: Job, first: Run, there: bool) -> None:
     Raises:
         ConfigError: the labels differ.
     """
-    if (name := learner(job.run)) is None:
+    if (name := label_learner(job.run)) is None:
         return
     if any(job.run.data.labels != other.data.labels for other in (first, *([config.load(job.folder)] if there else []))):
         reason = "it learns from labels, while this pretraining ignores them and is shared by arms with different data.labels"

@@ -34,6 +34,6 @@ class Launch:
         return {"site": site, "commit": sha, "dirty": dirty, "command": self.command, **start}
 
     @property
-    def of_report(self) -> dict[str, Any]:
+    def report_job(self) -> dict[str, Any]:
         """As in `job.json`, for the sweep's report."""
         return self.about() | {"source": str(self.source)}

@@ -25,7 +25,7 @@ from jobs.plan.sweep import Spec
 from vitssl.config import ConfigError, dotted, nested
 
 
-def of_axes(spec: Spec, arm: str, labels: dict[str, Any], stage: str) -> dict[str, list[dict[str, Any]]]:
+def axis_layers(spec: Spec, arm: str, labels: dict[str, Any], stage: str) -> dict[str, list[dict[str, Any]]]:
     """Return {axis: [layer for all stages, layer for this stage]} of the file's axes, at the values that ``labels`` gives."""
     chosen = {axis: spec.axes[axis][label] for axis, label in labels.items() if axis not in spec.added_axes}
     unconditional = [
@@ -36,28 +36,30 @@ def of_axes(spec: Spec, arm: str, labels: dict[str, Any], stage: str) -> dict[st
     ]
     recipe = spec.arms[arm]
     below = nested(spec.defaults, recipe.defaults, *unconditional, recipe.stages[stage])
-    return {axis: [layer(axis_settings, None, whose, below) for whose in (None, stage)] for axis, axis_settings in chosen.items()}
+    return {axis: [layer(axis_settings, None, scope, below) for scope in (None, stage)] for axis, axis_settings in chosen.items()}
 
 
-def of_file(spec: Spec, arm: str, labels: dict[str, Any], stage: str) -> dict[str, Any]:
+def merge_file_layers(spec: Spec, arm: str, labels: dict[str, Any], stage: str) -> dict[str, Any]:
     """Merge the file's layers of a stage, in the order that the module's docstring gives."""
     recipe = spec.arms[arm]
-    for_all, for_stage = ([both[i] for both in of_axes(spec, arm, labels, stage).values()] for i in (0, 1))
-    return nested(*map(with_its_source, [spec.defaults, recipe.defaults, *for_all, recipe.stages[stage], *for_stage]))
+    for_all, for_stage = ([both[i] for both in axis_layers(spec, arm, labels, stage).values()] for i in (0, 1))
+    return nested(*map(reset_lower_source, [spec.defaults, recipe.defaults, *for_all, recipe.stages[stage], *for_stage]))
 
 
-def merged(spec: Spec, arm: str, labels: dict[str, Any], stage: str, file_fields: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+def merge_cli_layers(
+    spec: Spec, arm: str, labels: dict[str, Any], stage: str, file_fields: dict[str, Any]
+) -> tuple[dict[str, Any], list[str]]:
     """Merge the command line's layers of a stage over ``file_fields``; return the fields, and the names of those that it sets."""
-    cli, axes, fields = spec.overrides, of_axes(spec, arm, labels, stage), file_fields
+    cli, axes, fields = spec.overrides, axis_layers(spec, arm, labels, stage), file_fields
     cli_layers = [part for axis in axes if axis in cli.axes for part in axes[axis]]
     set_by_cli = [*(setting for axis in spec.added_axes for setting in spec.axes[axis][labels[axis]]), *cli.settings]
-    for whose in itertools.product((None, arm), (None, stage)):
-        cli_layers.append(layer(set_by_cli, *whose, below=fields))
-        fields = nested(fields, with_its_source(cli_layers[-1]))
+    for scope in itertools.product((None, arm), (None, stage)):
+        cli_layers.append(layer(set_by_cli, *scope, below=fields))
+        fields = nested(fields, reset_lower_source(cli_layers[-1]))
     return fields, [*dotted(nested(*cli_layers)), *(f"resources.{name}" for owner in (None, arm) for name in cli.resources.get(owner, {}))]
 
 
-def with_its_source(layer: dict[str, Any]) -> dict[str, Any]:
+def reset_lower_source(layer: dict[str, Any]) -> dict[str, Any]:
     """Return a ``layer`` so that its shards are never paired with the source of a layer below.
 
     A layer that sets `data.shards` without `data.source` means shards that exist, so `data.source: null` is added to it.
@@ -142,20 +144,20 @@ def _refuse_contradiction(spec: Spec, arm: str) -> None:
 
 def _refuse_no_effect(spec: Spec, axis: str) -> None:
     """Refuse an axis of values that the file overrides in every arm that has its field, or the command line in any of them."""
-    by_arm = {arm: instead for arm in spec.arms if (instead := list(_instead(spec, arm, axis)))}
+    by_arm = {arm: instead for arm in spec.arms if (instead := list(_override_errors(spec, arm, axis)))}
     ineffective = [instead[0] for instead in by_arm.values() if all(instead)]
     for error in ineffective:
         if error.place == CLI or len(ineffective) == len(by_arm):
             raise error
 
 
-def _instead(spec: Spec, arm: str, axis: str) -> Iterator[ConfigError | None]:
+def _override_errors(spec: Spec, arm: str, axis: str) -> Iterator[ConfigError | None]:
     """Yield, for every field that an axis sets in the stages of an arm, an error that says what overrides it, or None if nothing does."""
     labels = {name: next(iter(values)) for name, values in spec.axes.items()}
     for stage, own_fields in spec.arms[arm].stages.items():
         typed = [s for s in spec.overrides.settings if s.reaches(arm, stage)]
         own_settings = [Setting(None, None, name, value) for name, value in own_fields.items()]
-        for_all, for_stage = of_axes(spec, arm, labels, stage)[axis]
+        for_all, for_stage = axis_layers(spec, arm, labels, stage)[axis]
         for axis_layer, overriding in ((for_all, own_settings), (for_stage, [])):
             for field in dotted(axis_layer):
                 if key := next((s.key for s in typed if s.sets(field)), None):

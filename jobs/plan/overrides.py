@@ -21,15 +21,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitssl.config import ConfigError, Run, active, dotted, fill, nested, read_value, reads_labels, unknown
+from vitssl.config import ConfigError, Run, active, dotted, fill, nested, read_value, reads_labels, unknown_error
 from vitssl.config.base import closest
 from vitssl.config.merging import UNSET
-from vitssl.config.suggestions import meant, not_a_field
+from vitssl.config.suggestions import suggest_fields, unknown_field_error
 from vitssl.words import listed
 
 RUN_FIELDS = {f.name for f in dataclasses.fields(Run)}
-OF_THE_SWEEP = {"name", "columns", "baseline", "metric", "select", "length", "equalize", "equal_to"}
-OTHERS = ("arms", "axes", "budget", "resources", "site", *sorted(OF_THE_SWEEP))  # other first words of the command line's keys
+SWEEP_KEYS = {"name", "columns", "baseline", "metric", "select", "length", "equalize", "equal_to"}
+OTHER_KEYS = ("arms", "axes", "budget", "resources", "site", *sorted(SWEEP_KEYS))  # other first words of the command line's keys
 CLI = "command line"  # what errors name as their place
 
 
@@ -42,14 +42,14 @@ class Setting(NamedTuple):
     value: Any
 
     @property
-    def whose(self) -> str:
+    def scope(self) -> str:
         """The arm and stage that the setting is for, such as arms.ssat.train; empty if it is for all Runs."""
         return ".".join(part for part in (self.arm and f"arms.{self.arm}", self.stage) if part)
 
     @property
     def prefix(self) -> str:
         """The arm and stage that the setting is for, with a dot behind them; empty if it is for all Runs."""
-        return f"{self.whose}." if self.whose else ""
+        return f"{self.scope}." if self.scope else ""
 
     @property
     def key(self) -> str:
@@ -96,16 +96,20 @@ class Setting(NamedTuple):
         Raises:
             ConfigError: otherwise, with advice.
         """
-        if self.stage in OTHERS and self.stage not in stages:
+        if self.stage in OTHER_KEYS and self.stage not in stages:
             raise ConfigError(f"{self.stage} is not a field of a run", self.key, where)
         if self.stage not in (None, *stages):
-            known = [*sorted(RUN_FIELDS), *stages, *(OTHERS if where == CLI else ())]
+            known = [*sorted(RUN_FIELDS), *stages, *(OTHER_KEYS if where == CLI else ())]
             is_of_a_stage = self.field.partition(".")[0] in RUN_FIELDS  # what begins it was to be a stage
             similar = closest(self.stage, known)
-            of_sweep = bool(similar) and similar[0] in OTHERS and not self.field and not meant(self.stage)
-            error = unknown(self.stage, stages, also=similar) if is_of_a_stage or of_sweep else not_a_field(self.stage, known, self.key)
+            of_sweep = bool(similar) and similar[0] in OTHER_KEYS and not self.field and not suggest_fields(self.stage)
+            error = (
+                unknown_error(self.stage, stages, also=similar)
+                if is_of_a_stage or of_sweep
+                else unknown_field_error(self.stage, known, self.key)
+            )
             raise ConfigError(error.reason, self.key, where)
-        fill(Run, {self.field: self.value} if self.field else self.value, where=where, field=self.whose)
+        fill(Run, {self.field: self.value} if self.field else self.value, where=where, field=self.scope)
 
 
 def settings(fields: dict[str, Any], arm: str | None = None) -> Iterator[Setting]:
@@ -162,7 +166,7 @@ def parse(arguments: list[str]) -> Overrides:
         key = key.strip()
         if not equals or "" in key.split("."):
             raise ConfigError(f"{argument!r} is not key=value{_advice(argument)}", place=CLI)
-        _file_under(result, key, read_value(text, key, CLI))
+        _add_override(result, key, read_value(text, key, CLI))
     return result
 
 
@@ -176,7 +180,7 @@ def _refuse_twice(arguments: list[str]) -> None:
         values.setdefault(key.strip(), set()).add(text)
     for key, texts in values.items():
         if len(texts) > 1:
-            advice = "" if key in OTHERS else f"; axes.{key.removeprefix('axes.')}=[A,B] makes a run with each"
+            advice = "" if key in OTHER_KEYS else f"; axes.{key.removeprefix('axes.')}=[A,B] makes a run with each"
             raise ConfigError(f"it is given as {listed(sorted(texts))}; leave out all but one, and put braces in quotes{advice}", key, CLI)
 
 
@@ -189,7 +193,7 @@ def _advice(argument: str) -> str:
     return f"; write {argument}=VALUE" if re.fullmatch(r"\w+(\.\w+)+", argument) else "; put a value with spaces in quotes"
 
 
-def _file_under(result: Overrides, key: str, value: Any) -> None:
+def _add_override(result: Overrides, key: str, value: Any) -> None:
     """Add the ``value`` of a ``key`` to the group of ``result`` that it belongs to, taking mappings without a field's name apart."""
     arm, name = None, key
     if key.startswith("arms."):
@@ -198,9 +202,9 @@ def _file_under(result: Overrides, key: str, value: Any) -> None:
     head, _, rest = name.partition(".")
     examples = {"": f"{key}.optim.lr=1e-3", "axes": "axes.seed=[0,1]", "resources": f"{key}.nodes=2", "site": "site.gpu=H200"}
     examples["budget"] = "budget.gpu_hours=100"
-    if isinstance(value, dict) and value and not rest and head not in RUN_FIELDS | OF_THE_SWEEP:
+    if isinstance(value, dict) and value and not rest and head not in RUN_FIELDS | SWEEP_KEYS:
         for inner, part in value.items():
-            _file_under(result, f"{key}.{inner}", part)
+            _add_override(result, f"{key}.{inner}", part)
     elif head in examples and not rest:
         raise ConfigError(f"name a field, for example {examples[head]}", key, CLI)
     elif head == "resources":
@@ -215,7 +219,7 @@ def _file_under(result: Overrides, key: str, value: Any) -> None:
         result.axes[rest] = value if isinstance(value, dict) else _as_list(value)
     elif head == "site":
         result.site[rest] = value
-    elif key in OF_THE_SWEEP or head == "budget":
+    elif key in SWEEP_KEYS or head == "budget":
         result.sweep[key] = _as_list(value) if key == "select" else value
     else:
         result.settings += settings({name: value})
@@ -239,7 +243,7 @@ def check(asked: Overrides, stages: dict[str, list[str]], chosen: Collection[str
     """
     for arm in (*asked.resources, *(setting.arm for setting in asked.settings)):
         if arm is not None and arm not in stages:
-            raise ConfigError(f"{unknown(arm, stages).reason}; a new arm is written into the sweep file", f"arms.{arm}", CLI)
+            raise ConfigError(f"{unknown_error(arm, stages).reason}; a new arm is written into the sweep file", f"arms.{arm}", CLI)
         if arm is not None and arm not in chosen:
             raise ConfigError(f"this arm is not selected; add it with arms=[{arm}], or leave out the field", f"arms.{arm}", CLI)
     running = list(dict.fromkeys(stage for arm in chosen for stage in stages[arm]))
@@ -279,28 +283,28 @@ def axis_values(name: str, values: Any, file: str) -> dict[Any, dict[str, Any]]:
     return by_label
 
 
-def added_axes(asked: dict[str, Any], of_file: dict[str, dict], stages: list[str]) -> dict[str, dict[Any, dict[str, Any]]]:
+def added_axes(asked: dict[str, Any], file_axes: dict[str, dict], stages: list[str]) -> dict[str, dict[Any, dict[str, Any]]]:
     """Return the axes of the command line that the file does not have, as {name: {label: fields}}."""
     axes = {}
     for name, values in asked.items():
-        if name not in of_file:
+        if name not in file_axes:
             if isinstance(values, list):
-                _check_field(name, of_file, stages)
+                _check_field(name, file_axes, stages)
             axes[name] = axis_values(name, values, CLI)
         elif isinstance(values, dict):
-            choice = ", ".join(map(str, of_file[name]))
+            choice = ", ".join(map(str, file_axes[name]))
             raise ConfigError(f"the file has an axis of this name; choose from {choice}, or rename yours", f"axes.{name}", CLI)
     return axes
 
 
-def _check_field(axis: str, of_file: dict[str, dict], stages: list[str]) -> None:
+def _check_field(axis: str, file_axes: dict[str, dict], stages: list[str]) -> None:
     """Check that an axis that is given as a list is named after a field of Runs."""
     try:
         for setting in settings({axis: UNSET}):
             setting.check(stages, "")
     except ConfigError as error:
-        similar = closest(axis, list(of_file))
-        reason = unknown(axis, of_file, also=similar).reason if similar else error.reason
+        similar = closest(axis, list(file_axes))
+        reason = unknown_error(axis, file_axes, also=similar).reason if similar else error.reason
         raise ConfigError(reason, f"axes.{axis}", CLI) from None
 
 

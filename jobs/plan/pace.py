@@ -14,7 +14,7 @@ from jobs.plan.sweep import Resources
 from vitssl.config import ConfigError, Run
 from vitssl.costs.emissions import visible_gpus
 from vitssl.files import read_events, read_json
-from vitssl.run_folder import DONE
+from vitssl.run_folder import COST, DONE, EVENTS, JOB
 from vitssl.words import note
 
 
@@ -48,10 +48,10 @@ def on_gpu(run: Run, resources: Resources, launch: Launch) -> bool:
     return bool(resources.gpus_per_node if launch.executor == "slurm" else visible_gpus())  # a local run sees the same GPUs
 
 
-def measured(runs: Path, but: Path | None = None) -> dict[Key, Pace]:
-    """Return the pace of every architecture with a finished run in ``runs``, a folder of sweeps; the sweep ``but`` is left out."""
+def measured(runs: Path, except_sweep: Path | None = None) -> dict[Key, Pace]:
+    """Return the pace of every architecture with a finished run in ``runs``, a folder of sweeps; ``except_sweep`` is left out."""
     paces: dict[Key, list[Pace]] = {}
-    for done_file in sorted(path for path in runs.glob("*/*/done.json") if path.parents[1] != but):
+    for done_file in sorted(path for path in runs.glob("*/*/done.json") if path.parents[1] != except_sweep):
         try:
             for key, pace in _of_run(done_file.parent):
                 paces.setdefault(key, []).append(pace)
@@ -62,17 +62,17 @@ def measured(runs: Path, but: Path | None = None) -> dict[Key, Pace]:
 
 def _of_run(folder: Path) -> Iterator[tuple[Key, Pace]]:
     """Yield the key and pace of a finished run, unless its folder does not say them or it was reused."""
-    job = read_json(folder / "job.json")
+    job = read_json(folder / JOB)
     usable = job.keys() >= {"architecture", "executor", "site"} and "reused_from" not in job  # a reused run counts where it was trained
     pace = _pace(folder, read_json(folder / DONE)) if usable else None
     if pace is not None:
-        gpu = read_json(folder / "cost.json").get("inference_device") == "cuda"
+        gpu = read_json(folder / COST).get("inference_device") == "cuda"
         yield Key(job["architecture"], job["executor"], gpu, job["site"].get("gpu")), pace
 
 
 def _pace(folder: Path, done: dict) -> Pace | None:
     """Return the pace of one run, or None if it logged no speed."""
-    events = read_events(folder / "metrics.jsonl")
+    events = read_events(folder / EVENTS)
     starts = [event for event in events if event["event"] == "start"]
     rates = [event["images_per_s"] for event in events if event["event"] == "train" and "images_per_s" in event]
     if not starts or not rates:

@@ -32,7 +32,7 @@ from jobs.plan.pace import Key, Pace, key_of, measured, on_gpu
 from jobs.plan.shards import expected_index, images_evaluated, images_trained
 from jobs.plan.sweep import Spec
 from jobs.source import digest, source_files
-from vitssl.config import ConfigError, Run, Site, recorded
+from vitssl.config import ConfigError, Run, Site, uses_cuda_graph
 from vitssl.costs.emissions import intensity_kg_per_kwh
 from vitssl.files import read_json, write_json
 from vitssl.words import counted
@@ -63,7 +63,7 @@ class Prediction:
     basis: str  # where the throughput comes from
 
 
-def sweep(graph: Graph, launch: Launch) -> list[Prediction]:
+def predict_runs(graph: Graph, launch: Launch) -> list[Prediction]:
     """Predict the cost of every run that is not trained yet and whose number of images is known."""
     todo = [job for job in graph.jobs if not job.is_trained and expected_index(job.run.data) is not None]
     costs, paces = costs_of([job.run for job in todo], launch), measured(launch.sweep.parent)
@@ -90,7 +90,7 @@ def _predict(job: Job, launch: Launch, cost: dict[str, Any], paces: dict[Key, Pa
 
 def _least_step_s(run: Run, processes: int) -> float:
     """Return the shortest time of a training step on a GPU, which launching its kernels takes however small the network is."""
-    if not recorded(run, processes):
+    if not uses_cuda_graph(run, processes):
         return LAUNCHED_S
     return COMPILED_S if run.loop.compile else RECORDED_S
 
@@ -183,7 +183,7 @@ def costs_of(runs: list[Run], launch: Launch) -> list[dict[str, Any]]:
     They are cached for the present source. All new ones are counted in one process, which takes seconds to start.
     """
     classes = [len(index.classes) for run in runs if (index := expected_index(run.data)) is not None]
-    files = _counted(runs, classes, launch)
+    files = _cost_files(runs, classes, launch)
     uncounted = {file: (run, count) for file, run, count in zip(files, runs, classes, strict=True) if not file.exists()}
     new_costs = dict(zip(uncounted, _count(*zip(*uncounted.values(), strict=True), launch), strict=True)) if uncounted else {}
     if launch.sweep.parent.parent.is_dir():  # a dry run with a mistyped --runs makes no folders there
@@ -199,10 +199,10 @@ def parameters(runs: list[Run], launch: Launch) -> list[int]:
     Nothing is counted for this, as that takes seconds: a Run counts as unknown until its costs were counted with the present source.
     """
     classes = [0 if (index := expected_index(run.data)) is None else len(index.classes) for run in runs]
-    return [read_json(file).get("params_train", 0) for file in _counted(runs, classes, launch)]
+    return [read_json(file).get("params_train", 0) for file in _cost_files(runs, classes, launch)]
 
 
-def _counted(runs: list[Run], classes: list[int], launch: Launch) -> list[Path]:
+def _cost_files(runs: list[Run], classes: list[int], launch: Launch) -> list[Path]:
     """Return the files that hold the costs of ``runs`` once they were counted with the present source."""
     source = digest(source_files())[:12]
     names = [f"{architecture(run)}-{count}-{source}.json" for run, count in zip(runs, classes, strict=True)]

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from vitssl.config import ConfigError, Data, Run, classifies, needs_labels, total_steps, unknown
+from vitssl.config import ConfigError, Data, Run, classifies, needs_labels, total_steps, unknown_error
 from vitssl.config.evals import evals_of
 from vitssl.data import UNLABELLED
 from vitssl.data.building import findings, paper_counts
@@ -97,7 +97,7 @@ def fingerprint(run: Run) -> str | None:
             if split not in index.splits:
                 no_test_split = field == "test_split" and "test" not in index.splits
                 advice = "; build with ?test=0.2&seed=0, or cross-validate: data.folds=5" if no_test_split else ""
-                raise ConfigError(f"{folder}: {unknown(split, index.splits)}{advice}", f"data.{field}")
+                raise ConfigError(f"{folder}: {unknown_error(split, index.splits)}{advice}", f"data.{field}")
     if classifies(run) and len(index.classes) == 1:
         reason = f"{folder} has one class, {index.classes[0]!r}: there is nothing to classify; each class needs its own folder"
         raise ConfigError(reason, "data.shards")
@@ -115,7 +115,7 @@ def fingerprint(run: Run) -> str | None:
 
 def _check_evals(run: Run, index: Index) -> None:
     """Check that the evaluators of a Run have images to look at and, if they learn, images to learn from."""
-    evals, key = evals_of(run), f"{_drawn(run)}{run.evals}"
+    evals, key = evals_of(run), f"{_images_key(run)}{run.evals}"
     if not evals or key in _CHECKED:
         return
     parts = split_of(index, run)
@@ -205,8 +205,8 @@ def _near_duplicates(run: Run, index: Index) -> dict[str, int]:
     return {"near_duplicates": len(with_label), "near_duplicates_unlabelled": len(without_label)}
 
 
-_COUNTED: dict[str, dict[str, int]] = {}  # {`_drawn`: `image_counts`} of the Runs that were counted
-_CHECKED: set[str] = set()  # `_drawn` and evaluators of the Runs whose evaluators have images
+_COUNTED: dict[str, dict[str, int]] = {}  # {`_images_key`: `image_counts`} of the Runs that were counted
+_CHECKED: set[str] = set()  # `_images_key` and evaluators of the Runs whose evaluators have images
 
 
 def num_images(run: Run) -> int:
@@ -231,12 +231,12 @@ def images_evaluated(run: Run) -> float:
     return regular + (counts["val_images"] + counts["test_images"] if counts["val_images"] and times > 1 else 0)  # at the end, with best.pt
 
 
-def images_worked(run: Run) -> float:
+def equivalent_images(run: Run) -> float:
     """Return the work of a Run, in images trained on: an evaluated image counts as the part of one that it costs."""
     return images_trained(run) + EVALUATED * images_evaluated(run)
 
 
-def _drawn(run: Run) -> str:
+def _images_key(run: Run) -> str:
     """Return a key of everything that decides which images a Run uses; its seed counts only if images are drawn or folded by it."""
     by_seed = run.data.folds is not None or any(subset is not None and subset.redraw for subset in (run.data.images, run.data.labels))
     return f"{run.data}{needs_labels(run)}{classifies(run)}{run.seed if by_seed else None}"
@@ -248,7 +248,7 @@ def image_counts(run: Run) -> dict[str, int]:
     Raises:
         ConfigError: as `vitssl.data.loading.subset.train_and_heldout`.
     """
-    key = _drawn(run)
+    key = _images_key(run)
     if key not in _COUNTED:
         index = expected_index(run.data)
         assert index is not None
@@ -263,7 +263,7 @@ def image_counts(run: Run) -> dict[str, int]:
 # ------------------------------------------------------------------------------------------------------------- sources
 
 
-def parts(source: str) -> tuple[str, str, str]:
+def split_source(source: str) -> tuple[str, str, str]:
     """Split a source into what comes before its path, the path, and what comes behind it; each may be empty.
 
     A source is KIND:PATH?OPTIONS, PATH, or torchvision:NAME?root=PATH.
@@ -278,15 +278,15 @@ def parts(source: str) -> tuple[str, str, str]:
     return kind + colon, path, option + after
 
 
-def anchored(source: str) -> str:
+def absolute_source(source: str) -> str:
     """Return ``source`` with an absolute path: it is relative to the user's folder, while shards are built in the project's."""
-    before, path, after = parts(source)
+    before, path, after = split_source(source)
     return f"{before}{Path(path).expanduser().resolve()}{after}" if path else source
 
 
 def is_here(source: str) -> bool:
     """Whether the files of ``source`` are on this machine; False for a download."""
-    path = parts(source)[1]
+    path = split_source(source)[1]
     if source.startswith("wds:"):
         return webdatasets.has_tars(path)
     return bool(path) and not source.startswith("torchvision:") and Path(path).exists()

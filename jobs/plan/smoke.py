@@ -49,7 +49,7 @@ def narrow(spec: Spec) -> Spec:
     return dataclasses.replace(spec, notes=[note], name=f"{spec.name}-smoke", **narrowed)
 
 
-def told(spec: Spec) -> str:
+def summary_text(spec: Spec) -> str:
     """Say in one line what a smoke run trains."""
     chosen = ", ".join(f"{axis}={next(iter(values))}" for axis, values in spec.axes.items())
     return f"smoke: five steps of tiny networks on {SOURCE}{f', at the first value of every axis: {chosen}' if chosen else ''}"
@@ -61,7 +61,7 @@ def shrink(run: Run, spec: Spec, runs: Path, where: str) -> Run:
     tiny_fields |= {"data.val_fraction": 0.2} if run.data.val_split else {}  # digits have no such split
     tiny_fields |= _fields({f"objectives.{name}": objective.smoke for name, objective in active(run.objectives).items()}, run)
     networks = {"backbone": run.backbone, **config.teachers(run)}
-    tiny_fields |= _fields({path: config.FAMILIES[config.module(network)].smoke for path, network in networks.items()}, run)
+    tiny_fields |= _fields({path: config.FAMILIES[config.family_name(network)].smoke for path, network in networks.items()}, run)
     weights = config.checkpoints(run)  # weights from outside the sweep only fit the full sizes
     tiny_fields |= {name: None for name, value in weights.items() if value.startswith((RELEASED, IMPORT)) or Path(value).is_absolute()}
     try:

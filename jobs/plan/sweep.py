@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from jobs.plan.overrides import CLI, RUN_FIELDS, Overrides, Setting, added_axes, axis_values, check, mapping, settings
-from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown
+from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown_error
 from vitssl.config.sweep import Arm, Quantity, Resources, SweepFile
 from vitssl.costs.emissions import visible_gpus
 from vitssl.records import MOST
@@ -18,7 +18,7 @@ from vitssl.words import counted, note
 
 NAME = r"\w[\w.-]{0,99}"  # of a sweep, an arm or a stage: it becomes part of folder names and batch scripts
 MOST_LENGTH = 1000  # the largest factor of the epochs
-OF_A_VALUE = {"optional", "equalize", "equal_to"}  # keys of an axis value that are no fields of Runs
+AXIS_VALUE_KEYS = {"optional", "equalize", "equal_to"}  # keys of an axis value that are no fields of Runs
 
 
 class Equal(NamedTuple):
@@ -39,7 +39,7 @@ class Spec(SweepFile):
     # {axis: {label: rule}} of the axis values that set `equalize`; None is off
     equal: dict[str, dict[Any, Equal | None]] = field(default_factory=dict)
 
-    def equal_of(self, labels: dict[str, Any]) -> Equal | None:
+    def equal_rule(self, labels: dict[str, Any]) -> Equal | None:
         """Return what the arms are to cost equally much of at these axis values, or None; the last axis that sets it wins."""
         rules = [self.equal[axis][label] for axis, label in labels.items() if label in self.equal.get(axis, {})]
         return rules[-1] if rules else _equal(self, vars(self), self.place("equalize"))
@@ -47,7 +47,7 @@ class Spec(SweepFile):
     @property
     def equal_facts(self) -> dict[str, Any]:
         """The facts for the report: what all arms cost equally much of, and the axis values with another rule, by axis and label."""
-        default, axes = self.equal_of({}), {axis: values for axis, values in self.equal.items() if values}
+        default, axes = self.equal_rule({}), {axis: values for axis, values in self.equal.items() if values}
         return {
             "all": default and default._asdict(),
             "axes": {axis: {str(label): rule and rule._asdict() for label, rule in values.items()} for axis, values in axes.items()},
@@ -214,7 +214,7 @@ def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
     for key, name, known in [*references, *(("select", axis, axes) for axis in spec.select)]:
         if name is not None and name not in known:
             added = f"; 'axes.{name}=[A,B]' adds an axis of it" if "." in name else ""
-            raise ConfigError(f"{unknown(name, known).reason}{added}", key, spec.place(key))
+            raise ConfigError(f"{unknown_error(name, known).reason}{added}", key, spec.place(key))
     if not 0 < spec.length <= MOST_LENGTH:
         reason = f"{spec.length:g} is not above 0 and at most {MOST_LENGTH}; 0.5 trains half as long as in the file"
         raise ConfigError(reason, "length", spec.place("length"))
@@ -228,7 +228,7 @@ def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
     columns = [str(label) for label in axes.get(spec.columns or "", {})]
     for name, arm in spec.arms.items():
         if arm.baseline is not None and arm.baseline not in spec.arms:
-            raise unknown(arm.baseline, spec.arms, f"arms.{name}.baseline", spec.file)
+            raise unknown_error(arm.baseline, spec.arms, f"arms.{name}.baseline", spec.file)
         if isinstance(arm.published, int | float) and columns and spec.place("columns") != CLI:
             reason = f"one number for {counted(len(columns), 'column')}; say which it is for: {{{columns[0]}: {arm.published:g}}}"
             raise ConfigError(reason, f"arms.{name}.published", spec.file)
@@ -238,7 +238,7 @@ def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
                 arm.published = {key: value for key, value in arm.published.items() if key in columns} or None
             for key in arm.published or ():
                 if key not in columns:
-                    raise unknown(key, columns, f"arms.{name}.published", spec.file)
+                    raise unknown_error(key, columns, f"arms.{name}.published", spec.file)
 
 
 def _pick_values(name: str, values: dict[Any, dict], spec: Spec, everything: bool) -> dict[Any, list[Setting]]:
@@ -250,7 +250,7 @@ def _pick_values(name: str, values: dict[Any, dict], spec: Spec, everything: boo
     by_text = {str(label): label for label in values}
     for label in requested or ():
         if str(label) not in by_text:
-            raise unknown(label, by_text, f"axes.{name}", CLI)
+            raise unknown_error(label, by_text, f"axes.{name}", CLI)
     labels = [by_text[str(label)] for label in requested or ()]
     where = f"{spec.place(f'axes.{name}')}: axes.{name}"
     spec.equal[name] = {label: _equal(spec, fields, f"{where}.{label}") for label, fields in values.items() if "equalize" in fields}
@@ -258,7 +258,7 @@ def _pick_values(name: str, values: dict[Any, dict], spec: Spec, everything: boo
         labels = [label for label, fields in values.items() if everything or not fields.get("optional", False)]
     if not labels:
         raise ConfigError(f"no value is chosen; choose with axes.{name}=[...]", f"axes.{name}", spec.place(f"axes.{name}"))
-    return {label: list(settings({k: v for k, v in values[label].items() if k not in OF_A_VALUE})) for label in labels}
+    return {label: list(settings({k: v for k, v in values[label].items() if k not in AXIS_VALUE_KEYS})) for label in labels}
 
 
 def _equal(spec: SweepFile, fields: dict[str, Any], where: str) -> Equal | None:
@@ -278,7 +278,7 @@ def _pick_arms(spec: Spec, everything: bool) -> dict[str, Arm]:
     requested = spec.overrides.arms
     for name in requested or ():
         if name not in spec.arms:
-            raise unknown(name, spec.arms, "arms", CLI)
+            raise unknown_error(name, spec.arms, "arms", CLI)
     if requested is None:
         requested = [name for name, arm in spec.arms.items() if everything or not arm.optional]
     if not any(spec.arms[name].stages for name in requested):

@@ -2,7 +2,7 @@
 
     time of a run = starts * start time + images * pace of its architecture
 
-- images: those still to train on, plus those still to evaluate as the part of a trained image that they cost (`images_worked`).
+- images: those still to train on, plus those still to evaluate as the part of a trained image that they cost (`equivalent_images`).
 - pace: the seconds of all runs seen of that architecture / their images, without their starts. For an architecture that was not
   seen, it is the seconds / the images of all runs seen.
 - starts: 1, or 0 for a run whose process is there. The start time is the mean of those seen, or `START_S`.
@@ -18,10 +18,10 @@ from statistics import mean
 from jobs.plan.architecture import architecture
 from jobs.plan.graph import Job
 from jobs.plan.predict import START_S
-from jobs.plan.shards import images_worked
+from jobs.plan.shards import equivalent_images
 from vitssl.config import ConfigError, Run
 from vitssl.files import read_events, read_json
-from vitssl.run_folder import DONE
+from vitssl.run_folder import DONE, EVENTS
 
 
 @dataclass(frozen=True)
@@ -37,29 +37,29 @@ class Work:
         return replace(self, images=share * self.images)
 
     @property
-    def begun(self) -> Work:
+    def without_start(self) -> Work:
         """The same work for a run whose process has started."""
         return replace(self, starts=0)
 
 
 def work(run: Run) -> Work:
     """Return all the work of a Run."""
-    return Work(images_worked(run), architecture(run))
+    return Work(equivalent_images(run), architecture(run))
 
 
 def remaining(job: Job) -> Work:
     """Return the work that a run still has to do, whether it has begun or not."""
     try:
-        events = read_events(job.folder / "metrics.jsonl")
+        events = read_events(job.folder / EVENTS)
     except ConfigError:  # a damaged file, which the run itself will refuse
         return work(job.run)
     steps = next((event["steps"] for event in reversed(events) if event["event"] == "start"), None)
     return work(job.run).part(1 - events[-1]["step"] / steps if steps else 1.0)
 
 
-def seen_of(jobs: Iterable[Job]) -> Seen:
+def measured_times(jobs: Iterable[Job]) -> MeasuredTimes:
     """Collect the times of the ``jobs`` that are done."""
-    seen = Seen()
+    seen = MeasuredTimes()
     for job in jobs:
         seen.add(work(job.run), time_of(job.folder))
     return seen
@@ -71,7 +71,7 @@ def time_of(folder: Path) -> float:
 
 
 @dataclass
-class Seen:
+class MeasuredTimes:
     """The times of the runs that were seen: of their starts, and per architecture of the work that followed."""
 
     _images: dict[str, float] = field(default_factory=dict)  # by architecture

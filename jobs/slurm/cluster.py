@@ -27,12 +27,12 @@ TRANSIENT = re.compile(
     r"|(send|receive) failure|transport endpoint|unable to connect|try again"
 )
 # fields of a site that only a cluster uses, and their names in messages; an image may also be one for this machine
-OF_A_CLUSTER = {name: name for name in ("partition", "account", "qos", "constraint")}
-OF_A_CLUSTER |= {"gpu_type": "gpu_type", "additional": "sbatch options", "image": "image", "after": "jobs to wait for"}
-OF_A_CLUSTER |= {name: name for name in ("mail_type", "nice", "exclude", "reservation")}
+CLUSTER_FIELDS = {name: name for name in ("partition", "account", "qos", "constraint")}
+CLUSTER_FIELDS |= {"gpu_type": "gpu_type", "additional": "sbatch options", "image": "image", "after": "jobs to wait for"}
+CLUSTER_FIELDS |= {name: name for name in ("mail_type", "nice", "exclude", "reservation")}
 
 
-class Silent(ConfigError):
+class NoAnswer(ConfigError):
     """Raised if SLURM's controller does not answer."""
 
 
@@ -72,7 +72,7 @@ def stands_still(entries: Collection[Entry]) -> bool:
     return not entries or (held and all(entry.state == "HELD" or entry.reason == "Dependency" for entry in entries))
 
 
-def go_on(folder: Path) -> None:
+def release(folder: Path) -> None:
     """Release the held job of a run, and clear its count of restarts."""
     output("scontrol", "update", f"jobid={job_id(folder)}", "comment=")
     output("scontrol", "release", job_id(folder))
@@ -88,7 +88,7 @@ def record(folder: Path, job: str, **facts: int) -> None:
     write_json(folder / SLURM_JOB, {"job_id": job, "user": me(), **facts})
 
 
-def left(sweep: Path) -> int:
+def unqueued_count(sweep: Path) -> int:
     """Return how many runs the sweep's own job has yet to queue; 0 if that job makes the report."""
     return read_json(sweep / SLURM_JOB).get("left", 0)
 
@@ -116,7 +116,7 @@ def queued(folders: Iterable[Path]) -> dict[Path, Entry]:
     return {folder: entries[job_record["job_id"]] for folder, job_record in records.items() if job_record["job_id"] in entries}
 
 
-def settled(folders: Iterable[Path]) -> dict[Path, Entry]:
+def queued_once_settled(folders: Iterable[Path]) -> dict[Path, Entry]:
     """Wait until no job of ``folders`` is ending, then return their entries as `queued` does.
 
     A job that SLURM is ending leaves the queue then, or is back in it.
@@ -146,7 +146,7 @@ def answers() -> bool:
 
 def expected(site: Site) -> str | None:
     """Return what shows that jobs are meant for a cluster, even if none answers; None if nothing does."""
-    for name, label in OF_A_CLUSTER.items():
+    for name, label in CLUSTER_FIELDS.items():
         if value := getattr(site, name):
             return f"the site {site.name} names the {label} {value if isinstance(value, str | int) else ', '.join(value)}"
     return "SLURM is set up on this machine" if _is_set_up() else None
@@ -198,7 +198,7 @@ def submit(script: Path) -> str:
             try:
                 # first look in the queue, since sbatch may have queued the script although it failed
                 return (_taken(script) if pause_s else None) or output("sbatch", "--parsable", str(script)).split(";")[0].strip()
-            except Silent as error:
+            except NoAnswer as error:
                 reason = str(error)
         if job := _taken(script):
             return job
@@ -206,7 +206,7 @@ def submit(script: Path) -> str:
         if job := _taken(script):
             output("scancel", job)
         raise
-    raise Silent(f"{reason}; gave up after {time.monotonic() - started_s:.0f} s: try again when SLURM answers (scontrol ping)")
+    raise NoAnswer(f"{reason}; gave up after {time.monotonic() - started_s:.0f} s: try again when SLURM answers (scontrol ping)")
 
 
 def _taken(script: Path) -> str | None:
@@ -225,15 +225,15 @@ def output(*words: str) -> str:
     """Run a SLURM command and return what it prints.
 
     Raises:
-        Silent: the controller does not answer, or not in time.
+        NoAnswer: the controller does not answer, or not in time.
         ConfigError: the command failed.
     """
     try:
         result = subprocess.run(words, capture_output=True, text=True, check=False, timeout=ANSWER_S, env=_environment())
     except subprocess.TimeoutExpired as error:
         stderr = " ".join((error.stderr or b"").decode(errors="replace").split())
-        raise Silent(f"{words[0]} did not answer in {ANSWER_S} s{stderr and f': {stderr}'}") from None
+        raise NoAnswer(f"{words[0]} did not answer in {ANSWER_S} s{stderr and f': {stderr}'}") from None
     if result.returncode:
         reason = " ".join(result.stderr.split())
-        raise (Silent if TRANSIENT.search(reason) else ConfigError)(f"{words[0]} failed: {reason}")
+        raise (NoAnswer if TRANSIENT.search(reason) else ConfigError)(f"{words[0]} failed: {reason}")
     return result.stdout

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from jobs.chosen import yet_to_queue
 from jobs.folders import Busy, locked, status_command, write_run
-from jobs.node import Node, Report, not_done, refuse
+from jobs.node import Node, Report, not_done, record_not_started
 from jobs.plan.graph import Graph, Job
 from jobs.plan.launch import Launch
 from jobs.slurm import cluster, limits, preflight, sbatch
@@ -52,13 +52,13 @@ def run(graph: Graph, launch: Launch, console: Console) -> None:
     Raises:
         ConfigError: SLURM refused a job; nothing from this submission remains queued, unless the message says so.
     """
-    in_queue = cluster.settled(job.folder for job in graph.jobs if not job.is_done)
-    _take_out_what_waits_in_vain(graph, in_queue)
-    _let_go_what_waits_for_nothing(graph, in_queue, launch)
+    in_queue = cluster.queued_once_settled(job.folder for job in graph.jobs if not job.is_done)
+    _cancel_doomed_jobs(graph, in_queue)
+    _drop_met_dependencies(graph, in_queue, launch)
     for folder in (held := [folder for folder, entry in in_queue.items() if entry.state == "HELD"]):
-        cluster.go_on(folder)
+        cluster.release(folder)
     todo = [job for job in graph.jobs if not job.is_done and job.folder not in in_queue]
-    if _only_room_is_missing(todo, launch):
+    if _is_left_to_pending_job(todo, launch):
         arrays, last_job = [], cluster.job_id(launch.sweep)
     else:
         room = preflight.check(todo, launch)
@@ -79,7 +79,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> None:
     console.print(f"Follow it with: {status_command(launch.sweep)}", soft_wrap=True)
 
 
-def _only_room_is_missing(todo: list[Job], launch: Launch) -> bool:
+def _is_left_to_pending_job(todo: list[Job], launch: Launch) -> bool:
     """Whether SLURM takes no job now, but none is needed: a pending job of this user will queue all of ``todo``, or make the report."""
     entry = cluster.queued([launch.sweep]).get(launch.sweep)
     if entry is None or entry.state != "PENDING" or not entry.is_mine:
@@ -88,11 +88,11 @@ def _only_room_is_missing(todo: list[Job], launch: Launch) -> bool:
     return all(job.folder in unqueued for job in todo) and limits.room(launch.site).room < 1
 
 
-def _take_out_what_waits_in_vain(graph: Graph, in_queue: dict[Path, cluster.Entry]) -> None:
+def _cancel_doomed_jobs(graph: Graph, in_queue: dict[Path, cluster.Entry]) -> None:
     """Cancel queued jobs that wait for a run that ended untrained, and remove them from ``in_queue``. SLURM itself does so only later."""
     doomed: list[Path] = []
     waiting = [job for job in graph.jobs if job.folder in in_queue]
-    lost = _lost(parent for job in waiting for parent in job.parents if parent.folder not in in_queue)
+    lost = _ended_untrained(parent for job in waiting for parent in job.parents if parent.folder not in in_queue)
     for job in graph.jobs:  # parents come first, so the children of a cancelled job are cancelled too
         if (
             any(parent.folder in lost or parent.folder in doomed for parent in job.parents)
@@ -105,15 +105,15 @@ def _take_out_what_waits_in_vain(graph: Graph, in_queue: dict[Path, cluster.Entr
         cluster.output("scancel", *(cluster.job_id(folder) for folder in doomed))
 
 
-def _let_go_what_waits_for_nothing(graph: Graph, in_queue: dict[Path, cluster.Entry], launch: Launch) -> None:
+def _drop_met_dependencies(graph: Graph, in_queue: dict[Path, cluster.Entry], launch: Launch) -> None:
     """Release jobs that wait for a job whose run is already done: if SLURM has lost track of its step, that job never ends."""
-    dependency = ",".join(filter(None, sbatch.behind(launch.site)))
+    dependency = ",".join(filter(None, sbatch.site_dependencies(launch.site)))
     for job in (job for job in graph.jobs if job.folder in in_queue and in_queue[job.folder].reason == "Dependency"):
         if job.parents and all(parent.is_trained for parent in job.parents):
             cluster.output("scontrol", "update", f"jobid={cluster.job_id(job.folder)}", f"dependency={dependency}")
 
 
-def _lost(parents: Iterable[Job]) -> set[Path]:
+def _ended_untrained(parents: Iterable[Job]) -> set[Path]:
     """Return the folders of ``parents``, none of which is in the queue, that are not trained and will not be.
 
     Folders that do not say why are looked at again for some time, since NFS may show `done.json` late.
@@ -128,7 +128,7 @@ def check(graph: Graph, launch: Launch) -> None:
     todo = [job for job in graph.jobs if not job.is_done]
     in_queue = cluster.queued(job.folder for job in todo)
     todo = [job for job in todo if job.folder not in in_queue]
-    if not _only_room_is_missing(todo, launch):
+    if not _is_left_to_pending_job(todo, launch):
         preflight.check(todo, launch)
 
 
@@ -155,13 +155,13 @@ class Rest:
         job = os.environ["SLURM_JOB_ID"]
         try:
             with locked(self.launch.sweep):
-                if self._ends(job):
+                if self._queue_next_part(job):
                     return
-        except (Busy, cluster.Silent, OutOfTime):
+        except (Busy, cluster.NoAnswer, OutOfTime):
             pass
         _requeue(job)
 
-    def _ends(self, job: str) -> bool:
+    def _queue_next_part(self, job: str) -> bool:
         """Queue the next part if there is room for one. Return whether this job is no longer needed; False if there was no room."""
         sweep = self.launch.sweep
         if cluster.job_id(sweep) != job:
@@ -187,7 +187,7 @@ def _requeue(job: str) -> None:
         try:
             cluster.output("scontrol", "requeue", job)
             break
-        except cluster.Silent:
+        except cluster.NoAnswer:
             time.sleep(ASKS_AGAIN_S)
     time.sleep(ENDING_S)
 
@@ -209,12 +209,12 @@ def _queue(graph: Graph, todo: list[Job], room: int, launch: Launch) -> tuple[li
     with sbatch.outside_of_jobs():
         try:
             for jobs in sbatch.arrays_of(part, queued):
-                arrays.append(Array(jobs, sbatch.of_runs(jobs, sbatch.dependency_of(jobs, queued), launch, write=True)))
+                arrays.append(Array(jobs, sbatch.runs_executor(jobs, sbatch.dependency_of(jobs, queued), launch, write=True)))
                 _submit(arrays[-1], queued)
             if rest:
                 after = [arrays[0].id] if arrays else queued.values()  # there is room for more before the last array of a part has ended
                 return arrays, _submit_last(Rest(graph, rest, launch), "rest", after, followers, len(graph.jobs), launch, left=len(rest))
-            report = Report(str(launch.sweep), launch.of_report)
+            report = Report(str(launch.sweep), launch.report_job)
             return arrays, _submit_last(report, "report", queued.values(), followers, len(graph.jobs), launch)
         except OSError as error:  # a full disk or a quota; the error does not name the file
             raise ConfigError(f"{launch.sweep}: {error.strerror}; {_taken_back(arrays + followers)}") from None
@@ -227,11 +227,13 @@ def _startable(jobs: list[Job], queued: dict[str, str]) -> list[Job]:
     """Return the ``jobs`` that can still start. For each of the others, record in its folder which of its parents is not done."""
     kept: dict[str, Job] = {}
     own_ids = {job.identity for job in jobs}
-    lost = _lost(parent for job in jobs for parent in job.parents if parent.identity not in own_ids and parent.identity not in queued)
+    lost = _ended_untrained(
+        parent for job in jobs for parent in job.parents if parent.identity not in own_ids and parent.identity not in queued
+    )
     for job in jobs:
         missing = [p for p in job.parents if p.folder in lost or (p.identity in own_ids and p.identity not in kept and not p.is_trained)]
         if missing:
-            refuse(job.folder, missing[0].folder)
+            record_not_started(job.folder, missing[0].folder)
         else:
             kept[job.identity] = job
     return list(kept.values())
@@ -268,7 +270,7 @@ def _submit_last(
     Its array is appended to ``begun`` before it is submitted, so that it can be taken back.
     """
     ids = ":".join(dict.fromkeys(job_id.split("_")[0] for job_id in after))
-    executor = sbatch.of_report(launch, name, f"afterany:{ids}" if ids else None, runs, limits.report_limit_min(launch.site))
+    executor = sbatch.report_executor(launch, name, f"afterany:{ids}" if ids else None, runs, limits.report_limit_min(launch.site))
     begun.append(Array([], executor))
     executor.submit(task)
     entry = cluster.queued([launch.sweep]).get(launch.sweep)
@@ -296,6 +298,6 @@ def show_scripts(graph: Graph, launch: Launch, console: Console) -> None:
         console.rule(f"JOB{number}: {jobs[0].arm} {jobs[0].stage} x {len(jobs)}")
         for job in jobs:
             console.print(f"# {job.folder}", soft_wrap=True)
-        print(sbatch.of_runs(jobs, dependency, launch, write=False).script(len(jobs)))
+        print(sbatch.runs_executor(jobs, dependency, launch, write=False).script(len(jobs)))
     console.rule("the report, when all others have ended")
-    print(sbatch.of_report(launch, "report", "afterany:..." if todo else None, len(graph.jobs), report_limit).script(1))
+    print(sbatch.report_executor(launch, "report", "afterany:..." if todo else None, len(graph.jobs), report_limit).script(1))

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from jobs.slurm import cluster
-from vitssl.config import ConfigError, Site, unknown
+from vitssl.config import ConfigError, Site, unknown_error
 
 SPARED = 0.1  # share of SLURM's MaxJobCount that is left to other people
 
 
-class Nodes(NamedTuple):
+class NodeKind(NamedTuple):
     """The resources of each node in a group of identical nodes."""
 
     gpus: dict[str, int]  # {SLURM's name of the type, which may be empty: number}
@@ -28,7 +28,7 @@ class Partition:
     state: str
     minutes: int | None
     nodes: int  # most of one job
-    kinds: list[Nodes] = field(default_factory=list)
+    kinds: list[NodeKind] = field(default_factory=list)
 
 
 class Limit(NamedTuple):
@@ -48,10 +48,10 @@ class Limit(NamedTuple):
         return f"{self.used:,} of {self.most:,} jobs in use ({self.name}){spared}"
 
 
-class OfUser(NamedTuple):
-    """This user's limits in SLURM's accounting: the minutes of a job, ``whose`` limit that is, and limits on the number of jobs."""
+class UserLimits(NamedTuple):
+    """This user's limits in SLURM's accounting: the minutes of a job, whose limit that is (``owner``), and limits on the number of jobs."""
 
-    whose: str = ""
+    owner: str = ""
     minutes: int | None = None
     limits: tuple[Limit, ...] = ()
 
@@ -61,7 +61,7 @@ def report_limit_min(site: Site) -> int | None:
     return cluster.time_limit_min(site.report.get("partition", site.partition))
 
 
-def asked(site: Site, name: str) -> str | None:
+def requested_option(site: Site, name: str) -> str | None:
     """Return the value of an sbatch option for the runs: `additional` wins over the site's field of the same name."""
     return site.additional.get(name, getattr(site, name))
 
@@ -75,19 +75,19 @@ def partitions(site: Site) -> list[Partition]:
     Raises:
         ConfigError: a named partition does not exist, or none is named and the cluster has no default.
     """
-    return [_partition(table) for table in _named(site)]
+    return [_partition(table) for table in _partition_tables(site)]
 
 
-def _named(site: Site) -> list[dict[str, str]]:
+def _partition_tables(site: Site) -> list[dict[str, str]]:
     """Return SLURM's tables of the partitions of a site's jobs."""
     tables = {table["PartitionName"]: table for table in _tables(cluster.output("scontrol", "-o", "show", "partition"))}
     default = next((name for name, table in tables.items() if table["Default"] == "YES"), None)
-    named = asked(site, "partition") or default
+    named = requested_option(site, "partition") or default
     if named is None:
         raise ConfigError(f"this cluster has no default partition; name one of {', '.join(tables)}", "site.partition")
     for name in named.split(","):
         if name not in tables:
-            raise unknown(name, tables, "site.partition")
+            raise unknown_error(name, tables, "site.partition")
     return [tables[name] for name in named.split(",")]
 
 
@@ -100,26 +100,26 @@ def _partition(table: dict[str, str]) -> Partition:
     name, total = table["PartitionName"], int(table["TotalNodes"])
     max_nodes = min(total, int(table["MaxNodes"])) if table["MaxNodes"].isdigit() else total
     lines = cluster.output("sinfo", "-h", "-e", "-p", name, "-o", "%G|%c|%m").splitlines()
-    return Partition(name, table["State"], cluster.minutes(table["MaxTime"]), max_nodes, [_nodes(line) for line in lines])
+    return Partition(name, table["State"], cluster.minutes(table["MaxTime"]), max_nodes, [_node_kind(line) for line in lines])
 
 
-def _nodes(line: str) -> Nodes:
+def _node_kind(line: str) -> NodeKind:
     """Parse a line of `sinfo -e`, one per kind of node: gres, CPUs and MB, such as ``gpu:a100:4(S:0-1),gpu:v100:2|64|512000``."""
     gres, cpus, memory = line.split("|")
     gpus: dict[str, int] = {}
     for kind, count in re.findall(r"(?:^|,)gpu:(?:([^:,(]+):)?(\d+)(?=[,(]|$)", gres):
         gpus[kind] = gpus.get(kind, 0) + int(count)
-    return Nodes(gpus, int(cpus), int(memory) / 1024)
+    return NodeKind(gpus, int(cpus), int(memory) / 1024)
 
 
 # ------------------------------------------------------------------------------------------------------- submit limits
 
 
-def room(site: Site, user: OfUser | None = None) -> Limit:
+def room(site: Site, user: UserLimits | None = None) -> Limit:
     """Return the limit that leaves room for the fewest jobs. Ask SLURM for the user's limits unless ``user`` gives them."""
     max_jobs = int(_config()["MaxJobCount"])
     of_cluster = Limit("MaxJobCount", max_jobs, _count("-t", "all"), round(max_jobs * SPARED))
-    return min([of_cluster, *(user or of_user(site)).limits], key=lambda limit: limit.room)
+    return min([of_cluster, *(user or user_limits(site)).limits], key=lambda limit: limit.room)
 
 
 def _config() -> dict[str, str]:
@@ -146,34 +146,34 @@ class Qos(NamedTuple):
     flags: str = ""
 
 
-def of_user(site: Site) -> OfUser:
+def user_limits(site: Site) -> UserLimits:
     """Return this user's limits by sacctmgr, if the cluster enforces limits. Others show only when sbatch refuses a job.
 
     Of several limits of a kind, the first that is set counts: of the partition's QOS, of the job's QOS, of the user in the account.
 
     Raises:
-        Silent: SLURM does not answer.
+        NoAnswer: SLURM does not answer.
     """
     if not {"limits", "safe"} & set(_config()["AccountingStorageEnforce"].split(",")):
-        return OfUser()
+        return UserLimits()
     user = cluster.me()
     try:
-        account = asked(site, "account") or next(iter(_accounting("user", user, "DefaultAccount")), ("",))[0]
+        account = requested_option(site, "account") or next(iter(_accounting("user", user, "DefaultAccount")), ("",))[0]
         if not account:
-            return OfUser()
-        tables = _named(site)
+            return UserLimits()
+        tables = _partition_tables(site)
         max_submit, wall, default_qos = _in_account(user, account, {table["PartitionName"] for table in tables})
-        by_rank = _by_rank(asked(site, "qos") or default_qos or "normal", tables)
-    except cluster.Silent:
+        by_rank = _by_rank(requested_option(site, "qos") or default_qos or "normal", tables)
+    except cluster.NoAnswer:
         raise
     except ConfigError:
-        return OfUser()
+        return UserLimits()
     per_user = [(f"MaxSubmitJobsPerUser of QOS {qos.name}", qos.of_user, ("--me", *qos.counted)) for qos in by_rank]
     per_user.append((f"MaxSubmitJobs of {user} in account {account}", max_submit, ("--me", "-A", account)))
     per_qos = [(f"GrpSubmitJobs of QOS {qos.name}", qos.of_all, qos.counted) for qos in by_rank]
     walls = [*((f"QOS {qos.name}", cluster.minutes(qos.wall)) for qos in by_rank), (f"account {account}", cluster.minutes(wall))]
     owner, minutes = next((wall for wall in walls if wall[1] is not None), ("", None))
-    return OfUser(owner, minutes, (*_first(per_user), *_first(per_qos)))
+    return UserLimits(owner, minutes, (*_first(per_user), *_first(per_qos)))
 
 
 def _in_account(user: str, account: str, partitions: set[str]) -> tuple[str, ...]:

@@ -16,10 +16,10 @@ from jobs.plan.overrides import CLI
 from jobs.plan.sweep import Spec
 from jobs.site_profile import is_set
 from jobs.slurm import cluster, limits, sbatch
-from jobs.slurm.limits import Nodes, OfUser, Partition
+from jobs.slurm.limits import NodeKind, Partition, UserLimits
 from vitssl.config import ConfigError, Problem, Run, Site, raise_first
 from vitssl.config.sweep import Resources
-from vitssl.files import nearest
+from vitssl.files import nearest_existing
 from vitssl.run_folder import LAST
 from vitssl.words import counted
 
@@ -39,7 +39,7 @@ def check(todo: list[Job], launch: Launch) -> int:
         ConfigError: SLURM or the disk has no room for a run; the message names the limit and the field.
     """
     distinct = list({astuple(job.resources): job for job in reversed(todo)}.values())
-    user = limits.of_user(launch.site)
+    user = limits.user_limits(launch.site)
     raise_first(_problems(todo, distinct, launch, user))
     tightest = limits.room(launch.site, user)
     if tightest.room < 1:  # not even for the last job, which queues runs once there is room for them, or makes the report
@@ -51,11 +51,11 @@ def check(todo: list[Job], launch: Launch) -> int:
 
 def check_disk(todo: Iterable[Job], launch: Launch) -> None:
     """Raise a ConfigError if the disk of the runs folder has no room for the checkpoints or files of the runs in ``todo``."""
-    raise_first(_of_the_disk(todo, launch))
+    raise_first(_disk_problems(todo, launch))
 
 
 @contextmanager
-def placed(spec: Spec, site_file: Path) -> Iterator[None]:
+def error_location(spec: Spec, site_file: Path) -> Iterator[None]:
     """Add the place of its field to a ConfigError of `check` raised inside: the site's file, the sweep's file or the command line."""
     try:
         yield
@@ -68,43 +68,43 @@ def placed(spec: Spec, site_file: Path) -> Iterator[None]:
         raise ConfigError(error.reason, error.field, CLI if is_set(name, cli) else file) from None
 
 
-def _problems(todo: list[Job], alike: list[Job], launch: Launch, user: OfUser) -> Iterator[Problem]:
-    """Yield the problems that are found without sbatch; ``alike`` holds one job for each distinct request of resources."""
-    yield from of_the_image(launch.site)
-    yield from _of_the_disk(todo, launch)
+def _problems(todo: list[Job], distinct: list[Job], launch: Launch, user: UserLimits) -> Iterator[Problem]:
+    """Yield the problems that are found without sbatch; ``distinct`` holds one job for each distinct request of resources."""
+    yield from image_problems(launch.site)
+    yield from _disk_problems(todo, launch)
     partitions = limits.partitions(launch.site)
-    for job in alike:
-        yield from _of_partitions(partitions, job, launch.site)
+    for job in distinct:
+        yield from _problems_of_all(partitions, job, launch.site)
         if user.minutes is not None and job.resources.hours * 60 > user.minutes:
-            yield _too_long(job, user.minutes, f"MaxWall of {user.whose}")
+            yield _too_long(job, user.minutes, f"MaxWall of {user.owner}")
 
 
-def _of_partitions(open_to: list[Partition], job: Job, site: Site) -> Iterator[Problem]:
+def _problems_of_all(open_to: list[Partition], job: Job, site: Site) -> Iterator[Problem]:
     """Yield the first partition's problem, if no partition can take the job."""
-    problems = [next(_of_partition(partition, job, site), None) for partition in open_to]
+    problems = [next(_partition_problems(partition, job, site), None) for partition in open_to]
     if problems[0] is not None and None not in problems:
         yield problems[0]
 
 
-def _of_partition(partition: Partition, job: Job, site: Site) -> Iterator[Problem]:
+def _partition_problems(partition: Partition, job: Job, site: Site) -> Iterator[Problem]:
     request, place = job.resources, f"partition {partition.name}"
     if partition.state in CLOSED:
         yield Problem("site.partition", f"{place} is {partition.state} and takes no jobs (sinfo); name another, or wait until it does")
     if partition.minutes is not None and request.hours * 60 > partition.minutes:
         yield _too_long(job, partition.minutes, f"MaxTime of {place}")
     if request.nodes > partition.nodes:
-        reason = f"{request.nodes} ({_whose(job)}) are more than the {partition.nodes} that a job may have in {place}"
+        reason = f"{request.nodes} ({_arm_and_stage(job)}) are more than the {partition.nodes} that a job may have in {place}"
         yield Problem("resources.nodes", f"{reason}; type resources.nodes={partition.nodes}")
-    yield from _of_nodes(partition, request, site, _whose(job))
+    yield from _node_problems(partition, request, site, _arm_and_stage(job))
 
 
-def _of_nodes(partition: Partition, asks: Resources, site: Site, whose: str) -> Iterator[Problem]:
+def _node_problems(partition: Partition, asks: Resources, site: Site, owner: str) -> Iterator[Problem]:
     types = {kind: max(node.gpus.get(kind, 0) for node in partition.kinds) for node in partition.kinds for kind in node.gpus}
     if asks.gpus_per_node and site.gpu_type and site.gpu_type not in types:
         known = ", ".join(filter(None, types)) or "GPUs without a type: leave gpu_type out"
         yield Problem("site.gpu_type", f"partition {partition.name} has no {site.gpu_type}; it has {known}")
         return
-    requirements: dict[str, tuple[float, Callable[[Nodes], float]]] = {
+    requirements: dict[str, tuple[float, Callable[[NodeKind], float]]] = {
         "gpus_per_node": (asks.gpus_per_node, lambda node: node.gpus.get(site.gpu_type, 0) if site.gpu_type else sum(node.gpus.values())),
         "cpus_per_gpu": (asks.cpus_per_gpu, lambda node: node.cpus // max(1, asks.gpus_per_node)),
         "mem_gb": (asks.mem_gb or 0, lambda node: node.mem_gb),
@@ -113,7 +113,7 @@ def _of_nodes(partition: Partition, asks: Resources, site: Site, whose: str) -> 
     for name, (requested, value_of) in requirements.items():
         available = max((value_of(node) for node in kinds), default=0)
         if requested > available:
-            reason = f"{requested:g} ({whose}) is more than the {available:g} that any such node of partition {partition.name} has"
+            reason = f"{requested:g} ({owner}) is more than the {available:g} that any such node of partition {partition.name} has"
             yield Problem(f"resources.{name}", f"{reason}; type resources.{name}={available:g}, or name another partition")
             return
         kinds = [node for node in kinds if value_of(node) >= requested]
@@ -121,31 +121,31 @@ def _of_nodes(partition: Partition, asks: Resources, site: Site, whose: str) -> 
 
 def _too_long(job: Job, limit_min: int, of: str) -> Problem:
     hours = f"{limit_min / 60:.4g}"
-    reason = f"{job.resources.hours:g} ({_whose(job)}) is more than the {hours} of the {of}"
+    reason = f"{job.resources.hours:g} ({_arm_and_stage(job)}) is more than the {hours} of the {of}"
     return Problem("resources.hours", f"{reason}; type resources.hours={hours}: a run that needs longer is requeued and goes on")
 
 
-def _whose(job: Job) -> str:
+def _arm_and_stage(job: Job) -> str:
     return f"{job.arm} {job.stage}"
 
 
-def _refusals(alike: list[Job], runs: int, launch: Launch) -> Iterator[Problem]:
-    """Yield the refusals of `sbatch --test-only`, of one script per request in ``alike`` and of the report's."""
-    for job in alike:
-        if refusal := _said_of(sbatch.of_runs([job], None, launch, write=False).script(1)):
+def _refusals(distinct: list[Job], runs: int, launch: Launch) -> Iterator[Problem]:
+    """Yield the refusals of `sbatch --test-only`, of one script per request in ``distinct`` and of the report's."""
+    for job in distinct:
+        if refusal := _refusal_reason(sbatch.runs_executor([job], None, launch, write=False).script(1)):
             field = next((name for words, name in REFUSALS.items() if words in refusal.lower()), "resources")
-            yield Problem(field, f"SLURM would refuse {_whose(job)}: {refusal}; ask for something else (sinfo, sacctmgr)")
-    if refusal := _said_of(sbatch.of_report(launch, "report", None, runs, limits.report_limit_min(launch.site)).script(1)):
+            yield Problem(field, f"SLURM would refuse {_arm_and_stage(job)}: {refusal}; ask for something else (sinfo, sacctmgr)")
+    if refusal := _refusal_reason(sbatch.report_executor(launch, "report", None, runs, limits.report_limit_min(launch.site)).script(1)):
         yield Problem("site.report", f"SLURM would refuse the report: {refusal}; give it options of its own, such as {{partition: NAME}}")
 
 
-def _said_of(script: str) -> str | None:
+def _refusal_reason(script: str) -> str | None:
     with tempfile.NamedTemporaryFile("w", suffix=".sh") as file, sbatch.outside_of_jobs():
         file.write(script)
         file.flush()
         try:
             cluster.output("sbatch", "--test-only", file.name)
-        except cluster.Silent:
+        except cluster.NoAnswer:
             return None  # too busy to answer; the submission itself will ask again
         except ConfigError as error:
             return str(error).removeprefix("sbatch failed: ")
@@ -155,19 +155,19 @@ def _said_of(script: str) -> str | None:
 # ----------------------------------------------------------------------------------------------------- disk, container
 
 
-def of_the_image(site: Site) -> Iterator[Problem]:
+def image_problems(site: Site) -> Iterator[Problem]:
     """Yield a problem if the site's container is a file that does not exist."""
     if site.image is not None and "://" not in site.image and not Path(site.image).exists():
         yield Problem("site.image", f"there is no {site.image} here; build it (apptainer.def says how), or name where it is")
 
 
-def _of_the_disk(todo: Iterable[Job], launch: Launch) -> Iterator[Problem]:
+def _disk_problems(todo: Iterable[Job], launch: Launch) -> Iterator[Problem]:
     """Yield a problem if checkpoints or files need more than is free on the disk; quotas are not seen.
 
     Checkpoints count only if the parameters of their network were counted, for example by a dry run.
     """
     new = [job for job in todo if not job.is_trained]
-    folder = nearest(launch.sweep)
+    folder = nearest_existing(launch.sweep)
     disk, parameters = os.statvfs(folder), predict.parameters([job.run for job in new], launch)
     sizes = [_bytes(job.run, count) for job, count in zip(new, parameters, strict=True) if not (job.folder / LAST).exists()]
     # temporary files of one run only, since it is unknown how many train at once

@@ -80,7 +80,7 @@ class Executor(submitit.SlurmExecutor):
         return re.sub(r"(?m)^(#SBATCH --output=.*)/([^/\n]+)/\2_0_log\.out$", r"\1/\2_log.out", script)
 
 
-def of_runs(jobs: list[Job], dependency: str | None, launch: Launch, write: bool) -> Executor:
+def runs_executor(jobs: list[Job], dependency: str | None, launch: Launch, write: bool) -> Executor:
     """Return the executor for an array of runs of equal resources; with ``write``, write the list of folders that its script reads."""
     resources = jobs[0].resources
     digest = hashlib.sha256("".join(job.identity for job in jobs).encode()).hexdigest()[:12]
@@ -98,12 +98,12 @@ def of_runs(jobs: list[Job], dependency: str | None, launch: Launch, write: bool
         cpus_per_task=resources.cpus_per_gpu * max(1, resources.gpus_per_node),
         signal_delay_s=warning_s(resources.hours),
         setup=_setup(launch, list_file), array_parallelism=launch.site.max_parallel or NO_CAP,
-        **gpus, **memory, **_common(launch.site, launch, extra, dependency, *behind(launch.site)),
+        **gpus, **memory, **_common(launch.site, launch, extra, dependency, *site_dependencies(launch.site)),
     )  # fmt: skip
     return executor
 
 
-def behind(site: Site) -> list[str | None]:
+def site_dependencies(site: Site) -> list[str | None]:
     """Return the dependencies, in sbatch's syntax, that a site sets for all runs; None for each field that is not set."""
     return ["afterany:" + ":".join(site.after) if site.after else None, site.additional.get("dependency")]
 
@@ -148,7 +148,7 @@ def report_min(runs: int, limit_min: int | None) -> int:
     return min(REPORT_MIN + runs // RUNS_A_MIN, limit_min or NO_CAP)
 
 
-def of_report(launch: Launch, name: str, dependency: str | None, runs: int, limit_min: int | None) -> Executor:
+def report_executor(launch: Launch, name: str, dependency: str | None, runs: int, limit_min: int | None) -> Executor:
     """Return the executor for a sweep's report, or for the job that queues its next part; ``runs`` and ``limit_min`` bound its time."""
     executor, site = Executor(launch.sweep / "submitit" / "%j"), launch.site
     if "partition" in site.report:  # its nodes need not have the features that the runs need

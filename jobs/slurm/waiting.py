@@ -30,7 +30,7 @@ def wait_for(graph: Graph, launch: Launch, console: Console) -> int:
         _wait(graph, launch.sweep, console)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"the jobs keep running; follow them with: {status_command(launch.sweep)}") from None
-    subprocess.run(report_command(launch.sweep, launch.of_report), check=False, cwd=launch.source)
+    subprocess.run(report_command(launch.sweep, launch.report_job), check=False, cwd=launch.source)
     return 0 if all(job.is_done for job in graph.jobs) else 1
 
 
@@ -54,11 +54,11 @@ def _waiting(graph: Graph, sweep: Path) -> tuple[bool, dict[Path, str]]:
     try:
         entries = cluster.queued([*(job.folder for job in graph.jobs if not job.is_done), sweep])
         report = entries.get(sweep)
-        if entries.keys() == {sweep} and report.state == "PENDING" and report.is_mine and not cluster.left(sweep):
+        if entries.keys() == {sweep} and report.state == "PENDING" and report.is_mine and not cluster.unqueued_count(sweep):
             # the job may wait long, or for ever, and the report can be made here
             cluster.output("scancel", cluster.job_id(sweep))
             entries = {}
-    except cluster.Silent:
+    except cluster.NoAnswer:
         return True, {}
     held = {folder: entry.comment or entry.reason for folder, entry in entries.items() if entry.state == "HELD" and folder != sweep}
     return not cluster.stands_still(entries.values()), held

@@ -18,7 +18,7 @@ from tests.ranks import run_ranks
 from vitssl import cli, config, dist, train
 from vitssl.checkpoints import tensor_files
 from vitssl.config import ConfigError
-from vitssl.config.evals import OF_FEATURES, ClassificationConfig, KnnConfig, evals_of, pending
+from vitssl.config.evals import FEATURE_KINDS, ClassificationConfig, KnnConfig, evals_of, pending
 from vitssl.data import shards
 from vitssl.evaluators import Result, Subject, base, knn
 from vitssl.files import read_events, read_json
@@ -282,7 +282,7 @@ def test_the_command_line_evaluates_a_pretraining(folder, capsys, monkeypatch):
     capsys.readouterr()
     assert cli.main(["evaluate", str(run), "--type", "knn", "--set", "k=3", "pool=mean"]) == 0
     assert json.loads(capsys.readouterr().out).keys() == {"top1", "top5", "count"}
-    monkeypatch.setattr(evaluate, "FIRST", 10)  # as many as there are classes: the right one is always among them
+    monkeypatch.setattr(evaluate, "TOP_K", 10)  # as many as there are classes: the right one is always among them
     assert cli.main(["evaluate", str(run), "--type", "knn", "--set", "k=3", "pool=mean"]) == 0
     assert json.loads(capsys.readouterr().out).keys() == {"top1", "count"}
     assert cli.main(["evaluate", str(run), str(run), "--type", "knn", "--set", "k=3", "pool=mean"]) == 0
@@ -290,7 +290,7 @@ def test_the_command_line_evaluates_a_pretraining(folder, capsys, monkeypatch):
     assert cli.main(["evaluate", str(run), "--type", "knn", "--split", "train", "--shards", config.load(run).data.shards]) == 2
     assert "--split: each training image would be its own nearest neighbour" in capsys.readouterr().err
     assert cli.main(["evaluate", str(run)]) == 2
-    assert f"has no classify objective, so it predicts no classes; {listed(OF_FEATURES)}" in capsys.readouterr().err
+    assert f"has no classify objective, so it predicts no classes; {listed(FEATURE_KINDS)}" in capsys.readouterr().err
     assert cli.main(["evaluate", str(run), "--set", "k=3"]) == 2
     assert "k: a field of type knn, and the type is classification" in capsys.readouterr().err
 

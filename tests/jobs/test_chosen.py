@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobs import cancel, status
-from jobs.chosen import named, shared, waiting_for, yet_to_queue
+from jobs.chosen import runs_named, shared_runs, waiting_for, yet_to_queue
 from jobs.slurm import cluster
 from tests.conftest import sweep_facts
 from vitssl import sweep_folder
@@ -37,20 +37,20 @@ def names(folders) -> set[str]:
 
 
 def test_arms_and_runs_are_named(sweep: Path) -> None:
-    assert names(named(sweep, ["a"])) == {"a-pretrain", "a-finetune", "a-earlier"}  # an arm, and not a part of all names
-    assert names(named(sweep, ["ab-f", "a-pretrain", str(sweep / "ab-middle")])) == {"ab-finetune", "a-pretrain", "ab-middle"}
+    assert names(runs_named(sweep, ["a"])) == {"a-pretrain", "a-finetune", "a-earlier"}  # an arm, and not a part of all names
+    assert names(runs_named(sweep, ["ab-f", "a-pretrain", str(sweep / "ab-middle")])) == {"ab-finetune", "a-pretrain", "ab-middle"}
     for word, said in {"finetune": "2 runs have 'finetune' in their names", "ab-fintune": "did you mean ab-finetune", "": "no run"}.items():
         with pytest.raises(ConfigError, match=said):
-            named(sweep, [word])
+            runs_named(sweep, [word])
 
 
 def test_a_run_that_another_arm_needs_is_told_unless_it_is_named(sweep: Path) -> None:
-    assert shared(sweep, ["a"]) == {sweep / "a-pretrain": "ab"}
-    assert shared(sweep, ["a", "ab"]) == shared(sweep, ["a", "a-pretrain"]) == shared(sweep, ["a-finetune"]) == {}
+    assert shared_runs(sweep, ["a"]) == {sweep / "a-pretrain": "ab"}
+    assert shared_runs(sweep, ["a", "ab"]) == shared_runs(sweep, ["a", "a-pretrain"]) == shared_runs(sweep, ["a-finetune"]) == {}
 
 
 def test_what_starts_from_a_run_waits_for_it_by_way_of_others_too(sweep: Path) -> None:
-    folders = list(named(sweep, RUNS))
+    folders = list(runs_named(sweep, RUNS))
     assert names(waiting_for([sweep / "a-pretrain"], folders)) == {"a-finetune", "ab-middle", "ab-finetune"}
     assert names(waiting_for([sweep / "ab-middle"], folders)) == {"ab-finetune"}
 
@@ -62,7 +62,7 @@ def test_a_process_that_cannot_be_asked_to_stop_is_told(sweep: Path, monkeypatch
     def kill(pid: int, number: int) -> None:
         raise error
 
-    monkeypatch.setattr(sweep_folder, "running", lambda _: 77)
+    monkeypatch.setattr(sweep_folder, "launcher_pid", lambda _: 77)
     monkeypatch.setattr(cancel.os, "kill", kill)
     assert cancel.main([str(sweep)]) == 0
     out, err = capsys.readouterr()
@@ -70,7 +70,7 @@ def test_a_process_that_cannot_be_asked_to_stop_is_told(sweep: Path, monkeypatch
 
 
 def test_single_runs_of_this_machine_cannot_be_ended(sweep: Path, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(sweep_folder, "running", lambda _: 77)
+    monkeypatch.setattr(sweep_folder, "launcher_pid", lambda _: 77)
     assert cancel.main([str(sweep), "ab"]) == 2
     assert capsys.readouterr().err.startswith("error: process 77 on this machine trains ")
 
@@ -110,7 +110,7 @@ def test_status_names_a_damaged_record_and_shows_the_others(sweep: Path, queue, 
     shown = capsys.readouterr()
     said = " ".join((shown.out + shown.err).split())
     assert str(sweep / name) in said and "is unknown" not in said and "Pending: " in said
-    assert {s.name: s.state for s in status.look(sweep).statuses}["a-pretrain"] == "pending"
+    assert {s.name: s.state for s in status.read_overview(sweep).statuses}["a-pretrain"] == "pending"
 
 
 @pytest.mark.parametrize("mine", [True, False])

@@ -25,7 +25,7 @@ def run(place: Path, monkeypatch: pytest.MonkeyPatch):
     trained_by("standin", monkeypatch)
     Path("sweep.yaml").write_text(EXAMPLE)
     Path("big.yaml").write_text("name: big\npartition: gpu\nprice_per_gpu_hour: 2\n")
-    monkeypatch.setattr(predict, "sweep", lambda *_: [])
+    monkeypatch.setattr(predict, "predict_runs", lambda *_: [])
     path, which = os.environ["PATH"], shutil.which
     (place / "bin").mkdir()
 

@@ -100,7 +100,7 @@ def script(expand, place: Path) -> str:
         additional={"mail-type": "FAIL"},
     )
     launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))
-    return sbatch.of_runs(graph.jobs, "afterok:5", launch, write=False).script(4)
+    return sbatch.runs_executor(graph.jobs, "afterok:5", launch, write=False).script(4)
 
 
 def test_the_batch_script_asks_for_what_the_sweep_and_the_site_say(script: str, place: Path) -> None:
@@ -117,7 +117,7 @@ def test_the_batch_script_asks_for_what_the_sweep_and_the_site_say(script: str, 
 @pytest.mark.parametrize(("limit", "array"), [(None, "0-299%300"), (2, "0-299%2")])
 def test_no_more_of_an_array_run_at_once_than_the_site_says(expand, place: Path, limit, array) -> None:
     launch = Launch(place / "runs" / "example", "slurm", Site(max_parallel=limit), place / "source" / "abc", commit=(None, True))
-    assert f"#SBATCH --array={array}\n" in sbatch.of_runs(expand("arms=[scratch]").jobs, None, launch, write=False).script(300)
+    assert f"#SBATCH --array={array}\n" in sbatch.runs_executor(expand("arms=[scratch]").jobs, None, launch, write=False).script(300)
 
 
 def test_sbatch_does_not_see_the_job_that_the_launcher_runs_in_but_the_same_cluster(monkeypatch) -> None:
@@ -132,7 +132,7 @@ def test_sbatch_does_not_see_the_job_that_the_launcher_runs_in_but_the_same_clus
 def test_flags_of_sbatch_are_flags(expand, place: Path) -> None:
     site = merge(Site, {"additional": {"exclusive": True, "contiguous": "", "requeue": False, "nice": 0, "mail-type": "none"}})
     launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))
-    lines = sbatch.of_runs(expand("arms=[scratch]").jobs, None, launch, write=False).script(4).split("\n")
+    lines = sbatch.runs_executor(expand("arms=[scratch]").jobs, None, launch, write=False).script(4).split("\n")
     assert {"#SBATCH --exclusive", "#SBATCH --contiguous", "#SBATCH --nice=0", "#SBATCH --mail-type=none"} <= set(lines)
     assert not any("requeue" in line for line in lines if line.startswith("#SBATCH"))
 
@@ -142,8 +142,8 @@ def test_flags_of_sbatch_are_flags(expand, place: Path) -> None:
 )
 def test_jobs_have_no_wckey_but_the_sites(expand, place: Path, options, sent) -> None:
     launch = Launch(place / "runs" / "example", "slurm", Site(additional=options, report=options), place / "source", commit=(None, True))
-    runs = sbatch.of_runs(expand("arms=[scratch]").jobs, None, launch, write=False)
-    for executor in (runs, sbatch.of_report(launch, "report", None, 3, None)):
+    runs = sbatch.runs_executor(expand("arms=[scratch]").jobs, None, launch, write=False)
+    for executor in (runs, sbatch.report_executor(launch, "report", None, 3, None)):
         assert [line for line in executor.script(1).split("\n") if "--wckey" in line] == sent
 
 
@@ -151,7 +151,7 @@ def test_the_report_has_resources_of_its_own(place: Path) -> None:
     site = Site(partition="gpu", qos="long", additional={"nodelist": "n[1-2]", "exclusive": "true"}, report={"partition": "cpu"})
     launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))
     for runs, limit, minutes in ((3, None, 10), (300, None, 25), (300, 3, 3)):
-        lines = sbatch.of_report(launch, "report", "afterany:1", runs, limit).script(1).split("\n")
+        lines = sbatch.report_executor(launch, "report", "afterany:1", runs, limit).script(1).split("\n")
         found = {line for line in lines if any(name in line for name in ("partition", "qos", "nodelist", "time", "exclusive"))}
         assert found == {"#SBATCH --partition=cpu", "#SBATCH --qos=long", f"#SBATCH --time={minutes}"}
 
@@ -162,7 +162,7 @@ def test_the_report_has_resources_of_its_own(place: Path) -> None:
 def test_a_report_on_another_partition_needs_no_features_of_the_runs_nodes(place: Path, report, asked) -> None:
     site = Site(partition="gpu", constraint="h100", report=report)
     launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))
-    assert ("#SBATCH --constraint=h100\n" in sbatch.of_report(launch, "report", None, 3, None).script(1)) == asked
+    assert ("#SBATCH --constraint=h100\n" in sbatch.report_executor(launch, "report", None, 3, None).script(1)) == asked
 
 
 def test_what_is_of_the_runs_jobs_alone_the_report_does_not_have(expand, place: Path) -> None:
@@ -172,8 +172,8 @@ def test_what_is_of_the_runs_jobs_alone_the_report_does_not_have(expand, place: 
         "#SBATCH --mail-type=FAIL,END", "#SBATCH --mail-user=me@x.org", "#SBATCH --nice=0", "#SBATCH --exclude='n[1-3],n7'",
         "#SBATCH --reservation=course", "#SBATCH --exclusive",
     }  # fmt: skip
-    assert options <= set(sbatch.of_runs(expand("arms=[scratch]").jobs, None, launch, write=False).script(4).split("\n"))
-    assert not options & set(sbatch.of_report(launch, "report", None, 3, None).script(1).split("\n"))
+    assert options <= set(sbatch.runs_executor(expand("arms=[scratch]").jobs, None, launch, write=False).script(4).split("\n"))
+    assert not options & set(sbatch.report_executor(launch, "report", None, 3, None).script(1).split("\n"))
 
 
 @pytest.mark.parametrize(("limit", "minutes"), [("3:00", 3), ("1:02:00", 62), ("2-00:00:00", 2880), ("infinite", None), ("n/a", None)])
@@ -185,7 +185,7 @@ def test_time_limits_are_read(limit, minutes) -> None:
 def test_what_the_site_waits_for_is_joined_to_what_the_runs_wait_for(expand, place: Path, own) -> None:
     graph, site = expand("arms=[scratch]"), Site(after=["7", "8_1"], additional={"dependency": "singleton"})
     launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))
-    script = sbatch.of_runs(graph.jobs, own, launch, write=False).script(4)
+    script = sbatch.runs_executor(graph.jobs, own, launch, write=False).script(4)
     (found,) = [line for line in script.split("\n") if "--dependency" in line]
     assert found == f"#SBATCH --dependency={'afterok:5,' if own else ''}afterany:7:8_1,singleton"
     assert "#SBATCH --kill-on-invalid-dep=yes\n" in script

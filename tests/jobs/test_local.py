@@ -91,7 +91,7 @@ def test_a_failed_parent_fails_its_children_and_the_report_still_comes(local, ca
     assert not (folder("finetune") / "starts.txt").exists()
     assert (folder("scratch") / "done.json").exists()
     assert Path("runs/example/report/report.html").exists()
-    assert {s.name.rsplit("-", 3)[0]: s.state for s in status.look(Path("runs/example")).statuses} == {
+    assert {s.name.rsplit("-", 3)[0]: s.state for s in status.read_overview(Path("runs/example")).statuses} == {
         "scratch": "done",
         "chain_short-pretrain": "failed",
         "chain_short-finetune": "failed",
@@ -106,7 +106,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_does(local, place: 
     for executor in ("local", "slurm"):  # nobody else takes it up meanwhile
         with pytest.raises(config.ConfigError, match=f"process {process.pid} on this machine is running "):
             submit.refuse_two_at_once(Graph([], []), Launch(Path("runs/example"), executor, config.Site(), Path()))
-    assert [s.state for s in status.look(Path("runs/example")).statuses] == ["waiting"]  # the stand-in writes no metrics
+    assert [s.state for s in status.read_overview(Path("runs/example")).statuses] == ["waiting"]  # the stand-in writes no metrics
     stop_file = Path(read_json(Path("runs/example/local.json"))["stop_file"])
     stop_file.touch()  # as the signal below does, which ends it too soon to look in between
     with pytest.raises(config.ConfigError, match=f"process {process.pid} on this machine was asked to stop and is still saving; try again"):
@@ -309,7 +309,7 @@ def test_states_are_told_where_slurm_was_and_is_no_more(local, monkeypatch) -> N
     local("arms=[scratch]")
     (folder("scratch") / "slurm.json").write_text('{"job_id": "7"}')
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
-    assert [s.state for s in status.look(Path("runs/example")).statuses] == ["done"]
+    assert [s.state for s in status.read_overview(Path("runs/example")).statuses] == ["done"]
 
 
 def test_what_folders_tell_is_shown_where_slurm_does_not_answer(local, tmp_path, monkeypatch, capsys) -> None:
@@ -323,7 +323,7 @@ def test_what_folders_tell_is_shown_where_slurm_does_not_answer(local, tmp_path,
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     capsys.readouterr()
     status.show(Path("runs/example"), Console())
-    assert sorted(s.state for s in status.look(Path("runs/example")).statuses) == ["done", "done", "unknown"]
+    assert sorted(s.state for s in status.read_overview(Path("runs/example")).statuses) == ["done", "done", "unknown"]
     assert capsys.readouterr().err == "note: squeue failed: no controller; which runs are in SLURM's queue is unknown\n"
 
 
@@ -429,15 +429,15 @@ def test_a_launcher_is_told_from_another_process_with_its_id(local) -> None:
     local("arms=[scratch]")
     launcher = {"pid": os.getpid(), "host": socket.gethostname(), "born": sweep_folder.born_at(os.getpid())}
     write_json(Path("runs/example/local.json"), launcher)
-    assert sweep_folder.running(Path("runs/example")) == os.getpid()
+    assert sweep_folder.launcher_pid(Path("runs/example")) == os.getpid()
     child = subprocess.Popen(["sleep", "60"])
     write_json(Path("runs/example/local.json"), launcher | {"pid": child.pid})
-    assert sweep_folder.running(Path("runs/example")) is None
+    assert sweep_folder.launcher_pid(Path("runs/example")) is None
     write_json(Path("runs/example/local.json"), launcher | {"pid": child.pid, "born": sweep_folder.born_at(child.pid)})
-    assert sweep_folder.running(Path("runs/example")) == child.pid
+    assert sweep_folder.launcher_pid(Path("runs/example")) == child.pid
     child.kill()
     child.wait()
-    assert sweep_folder.running(Path("runs/example")) is None
+    assert sweep_folder.launcher_pid(Path("runs/example")) is None
 
 
 @pytest.mark.release

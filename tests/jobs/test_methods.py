@@ -204,9 +204,9 @@ def test_backbones_of_an_axis_are_those_of_their_names() -> None:
 
 
 def test_a_size_of_the_file_that_a_name_has_itself_is_no_other() -> None:
-    of_file = {"name": "vit_pico", "embed_dim": 192, "depth": 12, "num_heads": 3, "mlp_ratio": 4.0}
-    assert kept_sizes(BackboneConfig("vit_tiny"), of_file) == []
-    assert kept_sizes(BackboneConfig("vit_small"), of_file) == ["embed_dim", "num_heads"]
+    file_fields = {"name": "vit_pico", "embed_dim": 192, "depth": 12, "num_heads": 3, "mlp_ratio": 4.0}
+    assert kept_sizes(BackboneConfig("vit_tiny"), file_fields) == []
+    assert kept_sizes(BackboneConfig("vit_small"), file_fields) == ["embed_dim", "num_heads"]
     staged = {"name": "swin_pico", "embed_dim": 96, "depths": [2, 2, 6, 2], "num_heads": 3, "patch_size": 2}
     assert kept_sizes(BackboneConfig("swin_tiny"), staged) == ["patch_size"]
 

@@ -41,7 +41,7 @@ def tell_cost(graph: Graph, place: Path) -> None:
 
 def predict_one(graph: Graph, place: Path, site: Site) -> predict.Prediction:
     launch = Launch(place / "runs" / "example", "slurm", site, place, commit=(None, True))
-    (prediction,) = predict.sweep(graph, launch)
+    (prediction,) = predict.predict_runs(graph, launch)
     return prediction
 
 
@@ -124,17 +124,17 @@ def test_what_is_not_built_yet_is_predicted_where_its_images_are_known(graph: Gr
     data.shards, data.source, data.images = str(place / "shards" / "new"), "digits", None
     assert predict_one(graph, place, Site()).images == 842 * 16  # 10 epochs of 1,347, as listed, are 841.9 batches
     data.source = "torchvision:CIFAR10"
-    assert predict.sweep(graph, Launch(place / "runs" / "example", "slurm", Site(), place, commit=(None, True))) == []
+    assert predict.predict_runs(graph, Launch(place / "runs" / "example", "slurm", Site(), place, commit=(None, True))) == []
 
 
 def test_a_cpu_has_hours_and_no_gpu_hours(graph: Graph, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = Site(gpu_tflops=120.0, price_per_gpu_hour=3.0)
     launch = Launch(place / "runs" / "example", "local", site, place, commit=(None, True))
     monkeypatch.setattr(pace, "visible_gpus", lambda: ["board"])
-    (on_gpu,) = predict.sweep(graph, launch)
+    (on_gpu,) = predict.predict_runs(graph, launch)
     assert on_gpu.gpu_hours == pytest.approx((1108 / 160 + STARTS_S) / 3600)
     monkeypatch.setattr(pace, "visible_gpus", lambda: [])
-    (on_cpu,) = predict.sweep(graph, launch)
+    (on_cpu,) = predict.predict_runs(graph, launch)
     # 1,008 images of 6 x 2 GFLOP at 0.1 TFLOP/s, by two processes
     assert on_cpu.hours == pytest.approx((1.108 * 120 + STARTS_S) / 3600 / 2) and "CPU" in on_cpu.basis
     assert (on_cpu.gpu_hours, on_cpu.energy_kwh, on_cpu.co2e_kg, on_cpu.money) == (0, None, None, 0)
@@ -160,7 +160,7 @@ def test_what_is_done_costs_nothing_more(graph: Graph, place: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "done.json").write_text('{"step": 0, "epochs": 0.0}')
     (folder / "metrics.jsonl").touch()
-    assert predict.sweep(graph, Launch(place / "runs" / "example", "slurm", Site(), place, commit=(None, True))) == []
+    assert predict.predict_runs(graph, Launch(place / "runs" / "example", "slurm", Site(), place, commit=(None, True))) == []
 
 
 def test_the_most_gpus_are_those_of_runs_that_do_not_wait_for_each_other(expand) -> None:
@@ -193,7 +193,7 @@ def test_the_longest_chain_is_of_runs_that_wait_for_each_other(expand) -> None:
 
 def test_the_table_says_that_its_macs_are_of_a_whole_step(graph: Graph, place: Path, capsys) -> None:
     launch = Launch(place / "runs" / "example", "slurm", Site(), place, commit=(None, True))
-    predicted, spec = predict.sweep(graph, launch), read("sweep.yaml", overrides.parse(["arms=[scratch]", "axes.data=[plain]"]))
+    predicted, spec = predict.predict_runs(graph, launch), read("sweep.yaml", overrides.parse(["arms=[scratch]", "axes.data=[plain]"]))
     show.jobs(graph, spec, console(width=200), predicted, Site())
     show.jobs(graph, spec, console(width=200), predicted, Site(), all_jobs=True)
     shown = capsys.readouterr().out

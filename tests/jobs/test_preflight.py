@@ -11,26 +11,26 @@ import pytest
 
 from jobs.plan.launch import Launch
 from jobs.slurm import cluster, launcher, limits, preflight
-from jobs.slurm.limits import Nodes, Partition
+from jobs.slurm.limits import NodeKind, Partition
 from vitssl.config import Site
 from vitssl.config.sweep import Resources
 
-MIXED = Partition("gpu", "UP", 24 * 60, 4, [Nodes({"a100": 4}, 64, 500), Nodes({"v100": 2}, 128, 250), Nodes({}, 256, 1000)])
+MIXED = Partition("gpu", "UP", 24 * 60, 4, [NodeKind({"a100": 4}, 64, 500), NodeKind({"v100": 2}, 128, 250), NodeKind({}, 256, 1000)])
 
 
 @pytest.mark.parametrize(
     ("line", "nodes"),
     [
-        ("gpu:2|4|512000", Nodes({"": 2}, 4, 500)),
-        ("gpu:a100:4(S:0-1),gpu:v100:2(S:2)|64|1024", Nodes({"a100": 4, "v100": 2}, 64, 1)),
-        ("(null)|8|2048", Nodes({}, 8, 2)),
-        ("gpu:2080ti:8(S:0,1),gpu:3090:4|8|2048", Nodes({"2080ti": 8, "3090": 4}, 8, 2)),
-        ("mps:gpu:100,gpu:1g.5gb:7|8|2048", Nodes({"1g.5gb": 7}, 8, 2)),
-        ("shard:8,gpu:h100_80gb:1|8|2048", Nodes({"h100_80gb": 1}, 8, 2)),
+        ("gpu:2|4|512000", NodeKind({"": 2}, 4, 500)),
+        ("gpu:a100:4(S:0-1),gpu:v100:2(S:2)|64|1024", NodeKind({"a100": 4, "v100": 2}, 64, 1)),
+        ("(null)|8|2048", NodeKind({}, 8, 2)),
+        ("gpu:2080ti:8(S:0,1),gpu:3090:4|8|2048", NodeKind({"2080ti": 8, "3090": 4}, 8, 2)),
+        ("mps:gpu:100,gpu:1g.5gb:7|8|2048", NodeKind({"1g.5gb": 7}, 8, 2)),
+        ("shard:8,gpu:h100_80gb:1|8|2048", NodeKind({"h100_80gb": 1}, 8, 2)),
     ],
 )
 def test_what_nodes_have(line, nodes) -> None:
-    assert limits._nodes(line) == nodes
+    assert limits._node_kind(line) == nodes
 
 
 def test_what_the_larger_nodes_of_a_partition_have_is_seen(monkeypatch) -> None:
@@ -41,7 +41,7 @@ def test_what_the_larger_nodes_of_a_partition_have_is_seen(monkeypatch) -> None:
 
     monkeypatch.setattr(cluster, "output", output)
     table = {"PartitionName": "gpu", "TotalNodes": "4", "MaxNodes": "UNLIMITED", "State": "UP", "MaxTime": "UNLIMITED"}
-    assert limits._partition(table).kinds == [Nodes({"": 4}, 32, 256), Nodes({"": 4}, 128, 1024)]
+    assert limits._partition(table).kinds == [NodeKind({"": 4}, 32, 256), NodeKind({"": 4}, 128, 1024)]
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_the_larger_nodes_of_a_partition_have_is_seen(monkeypatch) -> None:
 )
 def test_what_a_partition_has_for_a_job(expand, asks, gpu_type, field) -> None:
     job = dataclasses.replace(expand("arms=[scratch]").jobs[0], resources=Resources(**asks))
-    problem = next(preflight._of_partition(MIXED, job, Site(gpu_type=gpu_type)), None)
+    problem = next(preflight._partition_problems(MIXED, job, Site(gpu_type=gpu_type)), None)
     assert (problem and problem.field) == field
 
 
@@ -83,7 +83,7 @@ def accounting(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     def output(*words: str) -> str:
         answer = next((text for command, text in said.items() if " ".join(words).startswith(command)), "")
         if answer.startswith("silent: "):
-            raise cluster.Silent(answer.removeprefix("silent: "))
+            raise cluster.NoAnswer(answer.removeprefix("silent: "))
         return answer
 
     monkeypatch.setattr(cluster, "output", output)
@@ -91,12 +91,12 @@ def accounting(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def test_a_user_without_an_accounting_entry_has_no_known_limits(accounting) -> None:
-    assert limits.of_user(Site()) == limits.OfUser()
+    assert limits.user_limits(Site()) == limits.UserLimits()
     assert limits.room(Site()).name == "MaxJobCount"
 
 
 @pytest.mark.parametrize(
-    ("partition", "flags", "whose", "minutes", "most"),
+    ("partition", "flags", "owner", "minutes", "most"),
     [
         ("gpu", "", "QOS of_gpu", 5, {"MaxSubmitJobsPerUser of QOS of_gpu": 3}),
         ("gpu", "DenyOnLimit,OverPartQOS", "QOS normal", 9, {"MaxSubmitJobsPerUser of QOS of_gpu": 3}),
@@ -105,7 +105,7 @@ def test_a_user_without_an_accounting_entry_has_no_known_limits(accounting) -> N
         ("big", "", "QOS normal", 9, {"MaxSubmitJobs of {me} in account lab": 8}),
     ],
 )
-def test_of_several_limits_the_first_that_is_set_counts(accounting, partition, flags, whose, minutes, most) -> None:
+def test_of_several_limits_the_first_that_is_set_counts(accounting, partition, flags, owner, minutes, most) -> None:
     """That of the partition's QOS, of the job's, of the user's row for all partitions on this cluster, or for this one."""
     show, me = "sacctmgr -n -P show", cluster.me()
     accounting |= {
@@ -117,15 +117,15 @@ def test_of_several_limits_the_first_that_is_set_counts(accounting, partition, f
         f"{show} qos of_gpu ": "3||00:05:00|\n",
         f"{show} qos normal ": f"||00:09:00|{flags}\n",
     }
-    found = limits.of_user(Site(partition=partition))
-    assert (found.whose, found.minutes) == (whose, minutes)
+    found = limits.user_limits(Site(partition=partition))
+    assert (found.owner, found.minutes) == (owner, minutes)
     assert {limit.name: limit.most for limit in found.limits} == {name.format(me=me): number for name, number in most.items()}
 
 
 def test_accounting_that_does_not_answer_is_not_taken_for_one_without_limits(accounting) -> None:
     accounting["sacctmgr"] = "silent: sacctmgr failed: Connection refused"
-    with pytest.raises(cluster.Silent):
-        limits.of_user(Site())
+    with pytest.raises(cluster.NoAnswer):
+        limits.user_limits(Site())
 
 
 def test_a_full_cluster_is_told_by_its_own_number_and_what_is_left_to_others(accounting) -> None:
@@ -145,7 +145,7 @@ def test_a_disk_needs_place_for_what_stays_and_for_a_checkpoint_that_is_written(
     for spare, refused in ((-1, True), (0, False)):
         there = SimpleNamespace(f_bavail=4000 * copies + spare, f_frsize=1, f_files=0, f_favail=0)
         monkeypatch.setattr(preflight.os, "statvfs", lambda _, there=there: there)
-        assert bool(list(preflight._of_the_disk(graph.jobs, launch))) == refused
+        assert bool(list(preflight._disk_problems(graph.jobs, launch))) == refused
 
 
 def test_a_persons_own_ways_of_looking_at_the_queue_hide_nothing(tmp_path, monkeypatch) -> None:

@@ -15,7 +15,7 @@ from jobs import local, submit
 from jobs.inputs import reuse
 from tests.jobs.conftest import EXAMPLE, over, trained_by, write_index
 from vitssl import config, report
-from vitssl.files import held, read_json
+from vitssl.files import read_json, try_lock
 
 HERE = Path(__file__).parent
 ONE = ["axes.data=[plain]", "axes.seed=[0]", "resources.gpus_per_node=1", "loop.max_steps=2", "--executor", "local"]
@@ -175,7 +175,7 @@ def test_what_a_submission_left_whose_run_never_began_makes_room(run, tmp_path, 
 def test_nothing_is_put_where_a_training_has_just_started(run, capfd) -> None:
     (name,) = (path.parent.name for path in Path("runs/example").glob("*finetune*/job.json"))
     folder = Path("runs/other") / name
-    with held(folder / ".lock", ""):
+    with try_lock(folder / ".lock", ""):
         assert run("name=other", "arms=[chain_short]", "--reuse") == 2
         assert [path.name for path in folder.iterdir()] == [".lock"]
     assert "another process is training this run; wait for it" in capfd.readouterr().err

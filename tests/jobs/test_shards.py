@@ -119,12 +119,12 @@ def test_a_source_that_cannot_be_listed_says_what_to_do(expand, place: Path) -> 
 
 
 def test_paths_of_sources_are_the_users(place: Path) -> None:
-    assert shards.anchored("folder:photos") == f"folder:{place}/photos"
-    assert shards.anchored("photos") == f"{place}/photos"
-    assert shards.anchored("csv:/data/list.csv") == "csv:/data/list.csv"
-    assert shards.anchored("folder:photos?classes=../few.txt") == f"folder:{place}/photos?classes=../few.txt"
-    assert shards.anchored("torchvision:CIFAR10?root=data") == f"torchvision:CIFAR10?root={place}/data"
-    assert [shards.anchored(source) for source in ("digits", "torchvision:CIFAR10")] == ["digits", "torchvision:CIFAR10"]
+    assert shards.absolute_source("folder:photos") == f"folder:{place}/photos"
+    assert shards.absolute_source("photos") == f"{place}/photos"
+    assert shards.absolute_source("csv:/data/list.csv") == "csv:/data/list.csv"
+    assert shards.absolute_source("folder:photos?classes=../few.txt") == f"folder:{place}/photos?classes=../few.txt"
+    assert shards.absolute_source("torchvision:CIFAR10?root=data") == f"torchvision:CIFAR10?root={place}/data"
+    assert [shards.absolute_source(source) for source in ("digits", "torchvision:CIFAR10")] == ["digits", "torchvision:CIFAR10"]
 
 
 def test_neighbours_that_there_are_not_enough_of_are_refused_before_a_training(expand) -> None:

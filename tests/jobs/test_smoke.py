@@ -55,7 +55,9 @@ def test_a_field_that_does_not_exist_is_refused_with_its_place_without_smoke_too
 def test_a_smoke_run_says_which_values_it_takes(place: Path) -> None:
     (place / "sweep.yaml").write_text(EXAMPLE)
     narrowed = smoke.narrow(sweep.read("sweep.yaml"))
-    assert smoke.told(narrowed) == "smoke: five steps of tiny networks on digits, at the first value of every axis: data=plain, seed=0"
+    assert (
+        smoke.summary_text(narrowed) == "smoke: five steps of tiny networks on digits, at the first value of every axis: data=plain, seed=0"
+    )
 
 
 def test_a_smoke_run_has_no_budget(place: Path) -> None:

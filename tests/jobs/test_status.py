@@ -51,7 +51,7 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> dict[str, cluster.Entry]:
 
 
 def shown(sweep: Path, capsys) -> list[str]:
-    status._draw(sweep, status.look(sweep), Console(width=120))
+    status._draw(sweep, status.read_overview(sweep), Console(width=120))
     return capsys.readouterr().out.splitlines()
 
 
@@ -77,7 +77,7 @@ def test_what_slurm_dropped_with_its_parent_is_cancelled_and_says_with_whom(swee
     write_json(sweep / "a-pretrain" / "error.json", {"message": "loss is not finite"})
     (sweep / "b-pretrain" / "cancelled").touch()
     lines = shown(sweep, capsys)
-    assert [s.state for s in status.look(sweep).statuses] == ["failed", "cancelled", "cancelled", "cancelled"]
+    assert [s.state for s in status.read_overview(sweep).statuses] == ["failed", "cancelled", "cancelled", "cancelled"]
     assert "a-finetune: cancelled: a-pretrain, which it starts from, failed" in lines
     assert "b-finetune: cancelled: b-pretrain, which it starts from, was cancelled" in lines
 
@@ -138,7 +138,7 @@ def test_names_lose_their_hashes_before_a_table_loses_the_time_left(tmp_path: Pa
         start |= {"device": "CPU", "host": "n1", "versions": {}}
         (tmp_path / name / "metrics.jsonl").write_text(json.dumps(start) + "\n")
         write_json(tmp_path / name / "done.json", {"step": 10, "epochs": 2.0, "time_s": 1.0, "test": {"top1": 50.0}})
-    status._draw(tmp_path, status.look(tmp_path), Console(width=width))
+    status._draw(tmp_path, status.read_overview(tmp_path), Console(width=width))
     said = capsys.readouterr().out
     assert ((names[0] in said) == named) and names[0].rpartition("-")[0] in said and ("0.0 (0%)" in said) == (hashes == "ab")
 
@@ -158,7 +158,7 @@ def test_runs_are_scored_by_the_metric_of_the_sweep(sweep: Path, queue, capsys) 
     ):
         write_json(sweep / "sweep.json", facts | {"metric": metric})
         assert title in "\n".join(shown(sweep, capsys))
-        assert [s.score for s in status.look(sweep).statuses if s.stage == "finetune"] == scores
+        assert [s.score for s in status.read_overview(sweep).statuses if s.stage == "finetune"] == scores
 
 
 def test_watching_ends_with_the_last_run(sweep: Path, queue, capsys) -> None:
@@ -269,17 +269,17 @@ def test_following_goes_on_with_the_next_attempt_and_ends_with_the_run(sweep: Pa
 def test_watching_goes_on_while_the_job_that_queues_the_rest_is_about_to(sweep, reason, over) -> None:
     statuses = [states.Status("a", "train", "held"), states.Status("b", "train", "not begun")]
     queue = {sweep / "a": cluster.Entry("HELD", "JobHeldUser"), sweep: cluster.Entry("PENDING", reason)}
-    assert states.Picture(statuses, queue).ended(sweep) is over
+    assert states.Overview(statuses, queue).has_ended(sweep) is over
 
 
 def test_watching_goes_on_as_long_as_this_machine_works_on_the_sweep(sweep, monkeypatch) -> None:
     """It may evaluate runs that are trained, or make the report."""
-    picture = states.Picture([states.Status("a", "train", "done")])
+    overview = states.Overview([states.Status("a", "train", "done")])
     save(merge(Run, {"data": {"shards": "/shards"}, "objectives": {"classify": {}}}), sweep / "a")
     finish(sweep / "a")
-    assert picture.ended(sweep)
-    monkeypatch.setattr(states.sweep_folder, "running", lambda _: 7)
-    assert not picture.ended(sweep)
+    assert overview.has_ended(sweep)
+    monkeypatch.setattr(states.sweep_folder, "launcher_pid", lambda _: 7)
+    assert not overview.has_ended(sweep)
 
 
 @pytest.mark.parametrize(("state", "over"), [("HELD", True), ("RUNNING", False)])
@@ -289,7 +289,7 @@ def test_watching_goes_on_as_long_as_a_trained_run_is_evaluated(sweep, state, ov
     finish(sweep / "b")
     statuses = [states.Status("a", "train", "held"), states.Status("b", "train", "done")]
     queue = {sweep / "a": cluster.Entry("HELD"), sweep / "b": cluster.Entry(state), sweep: cluster.Entry("PENDING", "Dependency")}
-    assert states.Picture(statuses, queue).ended(sweep) is over
+    assert states.Overview(statuses, queue).has_ended(sweep) is over
 
 
 @pytest.mark.parametrize(("record", "last"), [("error.json", "failed: no"), ("done.json", "done")])
@@ -319,7 +319,7 @@ def test_following_what_has_not_ended_asks_slurm_seldom_and_looks_at_one_run(swe
 
 
 def ended(sweep: Path, name: str) -> str | None:
-    return next(s.error for s in status.look(sweep).statuses if s.name == name)
+    return next(s.error for s in status.read_overview(sweep).statuses if s.name == name)
 
 
 @pytest.mark.parametrize(

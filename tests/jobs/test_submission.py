@@ -40,13 +40,13 @@ class Slurm:
 
     def output(self, *words: str) -> str:
         if self.silent:
-            raise cluster.Silent(f"{words[0]} failed: Unable to contact slurm controller")
+            raise cluster.NoAnswer(f"{words[0]} failed: Unable to contact slurm controller")
         self.calls.append(words)
         return "MaxArraySize = 1001" if words[:2] == ("scontrol", "show") else "gpu*|infinite" if words[0] == "sinfo" else ""
 
     def submit(self, script: Path) -> str:
         if self.silent:
-            raise cluster.Silent("sbatch failed: Unable to contact slurm controller")
+            raise cluster.NoAnswer("sbatch failed: Unable to contact slurm controller")
         self.submitted += 1
         job, last = str(1000 + self.submitted), re.search(r"--array=0-(\d+)", script.read_text())
         ids = [f"{job}_{i}" for i in range(int(last[1]) + 1)] if last else [job]
@@ -64,7 +64,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     monkeypatch.setattr(cluster, "submit", fake.submit)
     monkeypatch.setattr(cluster, "jobs", lambda users: dict(fake.queue))
     monkeypatch.setattr(cluster.shutil, "which", lambda name, *more: name)
-    monkeypatch.setattr(limits, "of_user", lambda _: limits.OfUser())
+    monkeypatch.setattr(limits, "user_limits", lambda _: limits.UserLimits())
     monkeypatch.setattr(limits, "room", lambda *_: Limit("MaxJobCount", fake.room, 0))
     monkeypatch.setattr(launcher.preflight, "_problems", lambda *_: iter(()))
     monkeypatch.setattr(launcher.preflight, "_refusals", lambda *_: iter(()))
@@ -167,13 +167,13 @@ def test_a_disk_that_is_full_leaves_nothing_queued(expand, submit, slurm: Slurm,
 def test_a_report_that_is_queued_when_slurm_falls_silent_is_taken_back_too(expand, submit, slurm: Slurm, place: Path, monkeypatch) -> None:
     def jobs(_: Any) -> dict[str, Entry]:
         if slurm.submitted == 3:  # two arrays and the report
-            raise cluster.Silent("squeue failed: Unable to contact slurm controller")
+            raise cluster.NoAnswer("squeue failed: Unable to contact slurm controller")
         return {}
 
     monkeypatch.setattr(cluster, "jobs", jobs)
     (place / "runs" / "example").mkdir(parents=True)
     cluster.record(place / "runs" / "example", "7")  # the report of an earlier submission, which is looked for
-    with pytest.raises(cluster.Silent, match=r"; nothing from this submission remains queued$"):
+    with pytest.raises(cluster.NoAnswer, match=r"; nothing from this submission remains queued$"):
         submit(expand(*WORDS))
     assert slurm.calls[-1] == ("scancel", "1001", "1002", "1003")
 
@@ -210,7 +210,7 @@ def test_waiting_goes_on_as_long_as_runs_do_though_the_report_is_gone(expand, su
     slurm.queue.clear()
     assert not going_on()
     with monkeypatch.context() as patched:
-        patched.setattr(waiting.cluster, "queued", raising(cluster.Silent("no answer")))
+        patched.setattr(waiting.cluster, "queued", raising(cluster.NoAnswer("no answer")))
         assert going_on()
         patched.setattr(waiting.cluster, "queued", raising(ConfigError("unexpected content")))
         with pytest.raises(ConfigError, match="unexpected content"):
@@ -258,7 +258,7 @@ def rest(expand, submit, slurm: Slurm, place: Path, monkeypatch: pytest.MonkeyPa
 
 
 def queued_in_the_end(slurm: Slurm, rest: Rest) -> bool:
-    return all(cluster.job_id(job.folder) in slurm.queue for job in rest.graph.jobs) and cluster.left(rest.launch.sweep) == 0
+    return all(cluster.job_id(job.folder) in slurm.queue for job in rest.graph.jobs) and cluster.unqueued_count(rest.launch.sweep) == 0
 
 
 def test_the_rest_is_queued_and_the_report_follows(rest: Rest, slurm: Slurm) -> None:
@@ -276,7 +276,7 @@ def test_a_rest_that_is_started_again_halfway_queues_no_run_twice(rest: Rest, sl
     slurm.queue.pop(cluster.job_id(failed))
     assert launcher._submit_last is submit_last
     rest()
-    assert slurm.submitted == before + 3 and cluster.left(rest.launch.sweep) == 0, "two runs, none again, and the report"
+    assert slurm.submitted == before + 3 and cluster.unqueued_count(rest.launch.sweep) == 0, "two runs, none again, and the report"
 
 
 def test_a_rest_that_gets_no_answer_goes_back_into_the_queue(rest: Rest, slurm: Slurm) -> None:
@@ -338,4 +338,4 @@ def test_a_report_is_not_ended_by_slurms_warning(rest: Rest, monkeypatch) -> Non
 
 
 def test_a_report_is_warned_shortly_before_its_end(rest: Rest) -> None:
-    assert "#SBATCH --signal=USR2@10\n" in launcher.sbatch.of_report(rest.launch, "report", None, 3, 3).script(1)
+    assert "#SBATCH --signal=USR2@10\n" in launcher.sbatch.report_executor(rest.launch, "report", None, 3, 3).script(1)

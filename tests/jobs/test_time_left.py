@@ -16,7 +16,7 @@ from jobs.plan import overrides, predict
 from jobs.plan.launch import Launch
 from jobs.plan.predict import START_S
 from jobs.plan.sweep import read
-from jobs.plan.time_left import Seen, Work, remaining, seen_of, work
+from jobs.plan.time_left import MeasuredTimes, Work, measured_times, remaining, work
 from jobs.slots import Slot
 from jobs.slurm import launcher
 from jobs.slurm.cluster import Entry
@@ -30,24 +30,24 @@ FEW = ("axes.data=[plain]", "arms=[scratch,chain_short]")
 
 
 def test_a_run_takes_its_architectures_pace_and_others_the_mean() -> None:
-    seen = Seen()
+    seen = MeasuredTimes()
     assert seen.total_s([Work(100, "a")]) is None and seen.time_s(Work(100, "a")) is None
     seen.add(Work(100, "a"), 10.0)
     seen.add(Work(100, "b"), 30.0)
     seen.add(Work(0, "c"), 5.0)
-    assert seen.time_s(Work(50, "a").begun) == 5.0 and seen.time_s(Work(1, "c")) is None
-    assert seen.total_s([Work(50, name).begun for name in ("a", "b", "new")]) == 5.0 + 15.0 + 10.0
-    assert seen.total_s([Work(100, "a").part(0.25).begun]) == 2.5
+    assert seen.time_s(Work(50, "a").without_start) == 5.0 and seen.time_s(Work(1, "c")) is None
+    assert seen.total_s([Work(50, name).without_start for name in ("a", "b", "new")]) == 5.0 + 15.0 + 10.0
+    assert seen.total_s([Work(100, "a").part(0.25).without_start]) == 2.5
 
 
 def test_a_start_costs_a_long_run_as_much_as_a_short_one() -> None:
     """The first run of a sweep may train on 40 images, and those after it on 4,000: its start is no part of its pace."""
-    seen = Seen()
+    seen = MeasuredTimes()
     seen.add(Work(40, "a"), 1.0)
     assert seen.time_s(Work(4000, "a")) == START_S + 100.0 and seen.total_s([Work(4000, "a"), Work(40, "new")]) == 2 * START_S + 101.0
     seen.add_start(4.0)
     seen.add_start(6.0)
-    assert seen.time_s(Work(4000, "a")) == 105.0 and seen.time_s(Work(4000, "a").begun) == 100.0
+    assert seen.time_s(Work(4000, "a")) == 105.0 and seen.time_s(Work(4000, "a").without_start) == 100.0
 
 
 def test_work_is_images_over_all_epochs_or_steps_and_those_evaluated(expand) -> None:
@@ -62,7 +62,7 @@ def test_the_launcher_tells_the_run_what_is_left(expand) -> None:
     scratch, second, *chain = graph.jobs
     scratch.folder.mkdir(parents=True)
     write_json(scratch.folder / "done.json", {"step": 63, "epochs": 1.0, "time_s": 105.0})
-    seen = seen_of(graph.jobs)
+    seen = measured_times(graph.jobs)
     place = Place("[2/6]", second, [], [work(job.run) for job in chain], seen)
     # the fine-tunings have scratch's architecture and its 63 batches, the pretrainings half the epochs: 31.25 batches, and so 32; these
     # have no evaluations, of which scratch has 10 of 20 images
@@ -81,7 +81,7 @@ def test_what_runs_beside_a_run_have_done_is_not_left(expand) -> None:
     scratch, second, *_ = (job for job in expand(*FEW).jobs if not job.parents)
     scratch.folder.mkdir(parents=True)
     write_json(scratch.folder / "done.json", {"step": 63, "epochs": 1.0, "time_s": 600.0})
-    seen, whole = seen_of([scratch]), work(second.run)
+    seen, whole = measured_times([scratch]), work(second.run)
     assert remaining(second) == whole
     second.folder.mkdir()
     events = [
@@ -95,7 +95,7 @@ def test_what_runs_beside_a_run_have_done_is_not_left(expand) -> None:
     def told(*others: Work) -> float:
         return json.loads(Place("[2/9]", scratch, list(others), [], seen, 2).variables["VITSSL_SWEEP"])["longest"]
 
-    assert told(whole.part(0.25).begun) == 150.0 and told(whole.part(1.5).begun) == pytest.approx(900.0)
+    assert told(whole.part(0.25).without_start) == 150.0 and told(whole.part(1.5).without_start) == pytest.approx(900.0)
 
 
 def test_a_new_run_beside_those_that_are_done_is_told_nothing_of_them(place, monkeypatch, expand) -> None:
@@ -176,11 +176,11 @@ def last_line(folder: Path, capsys) -> str:
 
 def test_on_this_machine_the_times_of_the_runs_are_summed(sweep, monkeypatch, capsys) -> None:
     folder = sweep({"done": 600.0}, {"step": 50, "after_s": 300.0}, {}, {})
-    monkeypatch.setattr(sweep_folder, "running", lambda _: 1)
+    monkeypatch.setattr(sweep_folder, "launcher_pid", lambda _: 1)
     assert last_line(folder, capsys) == "about 26 min left for the sweep: 3 runs remaining"  # two starts too
     three = [status.Status(name, "train", state) for name, state in (("a", "running"), ("b", "running"), ("c", "not begun"))]
-    assert status._left_in_words(three, 3600.0, 1200.0, here=True) == "about 30 min left for the sweep: 3 runs remaining"
-    assert status._left_in_words(three, 3600.0, 3000.0, here=True).startswith("about 50 min left")
+    assert status._time_left_text(three, 3600.0, 1200.0, here=True) == "about 30 min left for the sweep: 3 runs remaining"
+    assert status._time_left_text(three, 3600.0, 3000.0, here=True).startswith("about 50 min left")
 
 
 def test_on_slurm_no_more_is_said_than_is_known(sweep, monkeypatch, capsys) -> None:
@@ -206,7 +206,7 @@ def test_where_nothing_was_seen_or_nothing_is_left_nothing_is_said(sweep, capsys
 
 def test_the_last_batch_begins_no_epoch(sweep) -> None:
     """100 steps of 42 an epoch are 2.4 epochs of a Run of 2."""
-    assert status.look(sweep({"step": 100, "after_s": 9.0})).statuses[0].epoch == 2
+    assert status.read_overview(sweep({"step": 100, "after_s": 9.0})).statuses[0].epoch == 2
 
 
 # -------------------------------------------------------------------------------------------------------------- tables
@@ -292,7 +292,7 @@ def test_what_is_not_run_says_why(expand, capsys) -> None:
 
 def test_the_short_plan_says_what_a_job_takes_and_what_was_set(place: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     Path("sweep.yaml").write_text(EXAMPLE)
-    monkeypatch.setattr(predict, "sweep", lambda *_: [])
+    monkeypatch.setattr(predict, "predict_runs", lambda *_: [])
     words = ["axes.data=[plain]", "optim.lr=0.001", "resources.hours=1"]
 
     def printed(*more: str) -> list[str]:
@@ -315,7 +315,7 @@ def test_the_short_plan_says_what_a_job_takes_and_what_was_set(place: Path, monk
 )
 def test_the_short_plan_says_what_the_report_takes(place: Path, monkeypatch: pytest.MonkeyPatch, capsys, limit, report, asks) -> None:
     Path("sweep.yaml").write_text(EXAMPLE)
-    monkeypatch.setattr(predict, "sweep", lambda *_: [])
+    monkeypatch.setattr(predict, "predict_runs", lambda *_: [])
     monkeypatch.setattr(show.cluster, "answers", lambda: limit is not None)
     monkeypatch.setattr(show.limits, "report_limit_min", lambda _: limit)
     monkeypatch.setattr(launcher, "check", lambda *_: None)

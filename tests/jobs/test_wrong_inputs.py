@@ -20,7 +20,7 @@ from tests.jobs.conftest import EXAMPLE
 from tests.test_trained import save_run
 from vitssl import cli
 from vitssl.config import ConfigError, Objectives
-from vitssl.config.evals import KINDS, OF_FEATURES
+from vitssl.config.evals import FEATURE_KINDS, KINDS
 from vitssl.config.objectives.classify import ClassifyConfig
 from vitssl.config.objectives.mae import MaeConfig
 from vitssl.words import listed
@@ -277,7 +277,10 @@ WRONG = [
     ("vitssl evaluate runs/example/scratch --weights best", "--weights: write --checkpoint best.pt in its place"),
     ("vitssl evaluate runs/example/scratch --type knn", "error: gone/index.json does not exist: write the shards with"),
     ("vitssl evaluate runs/example/scratch --set type=knn", "error: --set type: write --type in its place"),
-    ("vitssl evaluate runs/example/pretrain", f"the Run has no classify objective, so it predicts no classes; {listed(OF_FEATURES)} look"),
+    (
+        "vitssl evaluate runs/example/pretrain",
+        f"the Run has no classify objective, so it predicts no classes; {listed(FEATURE_KINDS)} look",
+    ),
     ("vitssl evaluate runs/example/scratch --ema", "(did you mean --weights ema?)"),
     ("vitssl predict runs/example/scratch seven.png --ema", "(did you mean --weights ema?)"),
     ("vitssl evaluate runs/example/scratch --weights ema", "the Run has no averaged weights; set loop.ema_decay"),

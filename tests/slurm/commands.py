@@ -98,7 +98,7 @@ def restarts(folder: Path) -> int:
 
 
 def state_of(folder: Path) -> status.Status:
-    return next(s for s in status.look(folder.parent).statuses if s.name == folder.name)
+    return next(s for s in status.read_overview(folder.parent).statuses if s.name == folder.name)
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def test_cancelling_an_arm_or_a_run_ends_what_waits_for_it_and_nothing_else(stan
     assert capsys.readouterr().out == (
         f"cancelled 2 jobs: {cluster.job_id(pretrain)} {cluster.job_id(second)}\nof which 1 job waited for the others: {second.name}\n"
     )
-    states = {s.name: s.state for s in status.look(sweep).statuses}
+    states = {s.name: s.state for s in status.read_overview(sweep).statuses}
     assert states.pop(run_folder(sweep, "direct").name) == "running" and set(states.values()) <= {"cancelled", "completing"}
     assert cancel.main([str(sweep), "second_chain"]) == 0
     hold.unlink()
@@ -103,7 +103,7 @@ def test_a_run_that_is_killed_again_and_again_says_what_ended_it(standin: Standi
     wait_for(lambda: held(folder))
 
     def state() -> status.Status:
-        (found,) = status.look(folder.parent).statuses
+        (found,) = status.read_overview(folder.parent).statuses
         return found
 
     for attempt in range(1, 6):  # after progress, three times without, and to be held

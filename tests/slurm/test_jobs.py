@@ -109,7 +109,7 @@ def test_a_second_submission_has_the_only_report_and_keeps_off_while_one_is_unde
 def test_a_failed_parent_leaves_nobody_pending(standin: Standin) -> None:
     sweep = standin("arms=[chain]", "axes.seed=[13]")
     wait_for(lambda: not sh("squeue", "-h", "--me"))
-    states = {s.stage: s for s in status.look(sweep).statuses}
+    states = {s.stage: s for s in status.read_overview(sweep).statuses}
     assert states["pretrain"].state == "failed" and states["pretrain"].error == "thirteen is unlucky"
     assert history(run_folder(sweep, "chain-pretrain")) == ["FAILED"]
     assert history(run_folder(sweep, "chain-finetune"))[0].startswith("CANCELLED")
@@ -162,11 +162,11 @@ def test_cancelled_it_stays_cancelled(standin: Standin, hold: Path, place: Path)
     other = standin("arms=[direct]", "name=other").parent / "other"
     folders = [run_folder(sweep, f"chain-pretrain-s{seed}") for seed in (0, 1)]
     wait_for(lambda: all(held(folder) for folder in folders))
-    assert {Path(s.name).name for s in status.look(sweep).statuses} >= {folder.name for folder in folders}
+    assert {Path(s.name).name for s in status.read_overview(sweep).statuses} >= {folder.name for folder in folders}
     cancel.cancel(sweep)
     time.sleep(8)  # KillWait and the hold of a requeued job
     assert [history(folder) for folder in folders] == [["CANCELLED by 0"]] * 2
-    assert {s.state for s in status.look(sweep).statuses} == {"cancelled"}
+    assert {s.state for s in status.read_overview(sweep).statuses} == {"cancelled"}
     others.unlink()
     wait_for(lambda: is_done(run_folder(other, "direct")))
 

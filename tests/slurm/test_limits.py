@@ -60,7 +60,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("words", REFUSED, ids=" ".join)
 def test_what_could_not_run_is_refused_before_anything_is_queued(standin, words, monkeypatch, capsys) -> None:
-    monkeypatch.setattr(predict, "sweep", lambda *_: [])  # the costs of the dry run, which are not asked for here, take seconds
+    monkeypatch.setattr(predict, "predict_runs", lambda *_: [])  # the costs of the dry run, which are not asked for here, take seconds
     said = refusal(capsys, "optim.batch_size=60", *words)
     assert said.startswith(REFUSED[words]), said
 
@@ -160,12 +160,12 @@ def test_a_sweep_larger_than_the_queue_goes_from_submission_to_report(standin, c
     assert len(folders) == 36 and all(is_done(folder) for folder in folders)
     assert {len(starts(folder)) for folder in folders} == {1, 2}
     assert {folder for folder in folders if len(starts(folder)) == 2} <= killed
-    assert slurm.left(sweep) == 0
+    assert slurm.unqueued_count(sweep) == 0
 
 
 def test_what_is_cancelled_is_not_queued_later_and_what_is_retried_keeps_the_rest(standin, hold: Path, capsys) -> None:
     sweep = standin("arms=[direct,chain]", SEEDS, SHORT)
-    wait_for(lambda: slurm.left(sweep) > 0)
+    wait_for(lambda: slurm.unqueued_count(sweep) > 0)
     first, rest = run_folder(sweep, "direct-s20"), slurm.job_id(sweep)
     wait_for(lambda: held(first))
     capsys.readouterr()
@@ -177,7 +177,7 @@ def test_what_is_cancelled_is_not_queued_later_and_what_is_retried_keeps_the_res
     # there is room for one job, which has to queue the rest from now on, once SLURM has forgotten the one that was cancelled
     wait_for(lambda: limits.room(Site()).room > 0)
     assert retry.main([str(sweep), "direct-s20"]) == 0
-    assert slurm.left(sweep) > 0 and slurm.job_id(sweep) != rest
+    assert slurm.unqueued_count(sweep) > 0 and slurm.job_id(sweep) != rest
     hold.unlink()
     wait_for(lambda: (sweep / "report" / "report.html").exists(), timeout_s=300)
     left_out = {path.parent for path in sweep.glob("*/run.yaml") if not is_done(path.parent)}

@@ -19,7 +19,7 @@ def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozens
         requires: capabilities that the Run's objectives need (``config.ObjectiveConfig.requires``). A parameter that only some objectives
             need, such as the mask token, is created only if one of them is on.
     """
-    family = importlib.import_module(f"vitssl.backbones.{config.module(cfg)}")
+    family = importlib.import_module(f"vitssl.backbones.{config.family_name(cfg)}")
     backbone = family.build(cfg, size_px, requires)
     if cfg.masked_tokens is not None:
         masked_tokens.add(backbone, cfg.masked_tokens)

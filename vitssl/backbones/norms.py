@@ -99,7 +99,7 @@ class BatchNorm2d(_GlobalBatchNorm, nn.BatchNorm2d):
     """Batch norm of maps (B, C, height, width)."""
 
     def forward(self, values: Tensor) -> Tensor:
-        assert values.shape[3] > 1 or values.shape[2] == 1, "a map of width 1 may get a wrong gradient: normalise a matrix (docstring of norms.py)"
+        assert values.shape[3] > 1 or values.shape[2] == 1, "a map of width 1 may get a wrong gradient: normalise a matrix"
         return super().forward(values)
 
 

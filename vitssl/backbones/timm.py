@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from vitssl import config
 from vitssl.backbones import norms
 from vitssl.backbones.base import Backbone, Embedded, Features
-from vitssl.config import ConfigError, unknown
+from vitssl.config import ConfigError, unknown_error
 from vitssl.config.base import closest
 
 FIELD = "backbone.timm_model"
@@ -141,7 +141,7 @@ def create(cfg: config.BackboneConfig, size_px: int) -> nn.Module:
         raise ConfigError(f"{name} names weights too; write timm_model: {architecture}, and init_from: timm:{name}", FIELD)
     if name not in timm.list_models():  # does not list deprecated names
         if suggestions := closest(name, timm.list_models()):
-            raise unknown(name, [], FIELD, also=suggestions)
+            raise unknown_error(name, [], FIELD, also=suggestions)
         raise ConfigError(f"{name!r} is not known (timm.list_models() lists the names)", FIELD)
     with _timm_errors(cfg, size_px):
         network = timm.create_model(name, **arguments(cfg, size_px))

@@ -45,7 +45,7 @@ class TrainingStep:
         views = {name: _images(bench, run, name, batch_size) for name in config.active_views(run)}
         batch = Batch.of(run, views, torch.arange(batch_size, device=bench.device) % num_classes)
         self.batch = replace(batch, labelled=float(batch_size))  # a number, as the loader gives it
-        for _ in range(passes.WARM_UP + 1 if config.recorded(run, 1) and bench.on_gpu else 0):
+        for _ in range(passes.WARM_UP + 1 if config.uses_cuda_graph(run, 1) and bench.on_gpu else 0):
             self()
 
     def __call__(self, batch: Batch | None = None) -> None:

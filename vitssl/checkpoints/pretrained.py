@@ -14,7 +14,7 @@ from vitssl.checkpoints.tensor_files import check_finite, first_of, is_state, mi
 from vitssl.config import ConfigError, Run
 from vitssl.config.base import closest, did_you_mean, parts_of
 from vitssl.files import read_json
-from vitssl.run_folder import LAST
+from vitssl.run_folder import JOB, LAST
 
 WEIGHTS = ("model", "ema", "teacher")  # that a checkpoint of a run may hold
 EXTRAS = ("backbone.mask_token",)  # of a backbone, only if an objective uses them
@@ -91,7 +91,7 @@ def _read_to_start(path: Path) -> dict[str, Any]:
     try:
         return read(path)
     except ConfigError as error:
-        job = read_json(path.parent / "job.json") if path.exists() else {}
+        job = read_json(path.parent / JOB) if path.exists() else {}
         can_retrain = job and "imported" not in job
         raise ConfigError(
             f"{error}; delete {path.parent}, and repeat the command to train that run anew" if can_retrain else str(error)

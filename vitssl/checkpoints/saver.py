@@ -125,17 +125,17 @@ def newest(folder: Path) -> dict[str, Any] | None:
     """
     last, previous = folder / LAST, folder / PREVIOUS
     content, problem = _read(last)
-    if not dist.anywhere(content is None)[0]:
+    if not dist.any_rank(content is None)[0]:
         return content
     previous_content, previous_problem = _read(previous)
-    if not dist.anywhere(previous_content is None)[0]:
+    if not dist.any_rank(previous_content is None)[0]:
         if dist.is_main():
             _put_in_place(last, previous, problem)
         return previous_content
     if problem := problem or previous_problem:
         advice = "" if run_checkpoint.ADVICE in str(problem) else f"; {run_checkpoint.ADVICE}"
         raise ConfigError(f"{problem}{advice}")
-    if dist.anywhere(content is not None or previous_content is not None)[0]:
+    if dist.any_rank(content is not None or previous_content is not None)[0]:
         raise ConfigError("not all ranks can read it", place=str(last))
     return None
 

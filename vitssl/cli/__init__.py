@@ -26,7 +26,7 @@ from vitssl.cli.base import (
     runs_and_classes,
 )
 from vitssl.config import ConfigError
-from vitssl.config.evals import KINDS, OF_FEATURES
+from vitssl.config.evals import FEATURE_KINDS, KINDS
 from vitssl.files import check_place, write_json
 from vitssl.words import counted, listed, note, printable
 
@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     help_text = "evaluate a run: the accuracy of its classifier, or of a probe on its features"
     add = command(commands, "evaluate", _evaluate, help_text, settings)
     add("folders", nargs="+", metavar="folder", type=Path, help="run folder; several print one line each")
-    add("--type", default="classification", help=f"{', '.join(KINDS)}; of these {listed(OF_FEATURES)} look at features")
+    add("--type", default="classification", help=f"{', '.join(KINDS)}; of these {listed(FEATURE_KINDS)} look at features")
     add("--shards", help="other shards, of the same classes or some of them, by their names")
     add("--split", default="test", help="train, val (held out) or test as defined by the run's data, or a split of the shards")
     add_set(add, "fields of the evaluator, for example --type knn --set k=10")
@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     weights.add_parsers(commands)
     add = command(commands, "report", _report, "write tables, plots and pages of a sweep")
     folders_help = "sweep folder, for example runs/quickstart, or its name in runs/"
-    add("folders", nargs="+", type=sweep_folder.named, metavar="folder", help=folders_help)
+    add("folders", nargs="+", type=sweep_folder.find_sweep, metavar="folder", help=folders_help)
     add("--columns", type=names, help="columns of the main table and table.tex, comma-separated, for example accuracy,gmacs,kwh")
     _analyze_parser(commands)
     add = command(
@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "runs",
-        type=sweep_folder.named,
+        type=sweep_folder.find_sweep,
         help="folder of all sweeps, for example runs, or of one, or its name; last and best checkpoints stay",
     )
     add("--yes", action="store_true", help="delete without asking")
@@ -178,11 +178,11 @@ def _shards_info(arguments: argparse.Namespace) -> None:
 
 def _evaluate(arguments: argparse.Namespace) -> None:
     from vitssl.config.evals import parse
-    from vitssl.paths import that_classify
+    from vitssl.paths import classifying_runs
 
     folders = checked_run_folders(arguments.folders, arguments.checkpoint)
-    if arguments.type not in OF_FEATURES and len(folders) > 1:
-        folders = that_classify(folders)
+    if arguments.type not in FEATURE_KINDS and len(folders) > 1:
+        folders = classifying_runs(folders)
     if arguments.weights == "best":
         raise ConfigError("write --checkpoint best.pt in its place", "--weights")
     fields = {name: getattr(arguments, name) for name in ("type", "shards", "split", "weights")}
@@ -204,12 +204,12 @@ def _evaluate(arguments: argparse.Namespace) -> None:
 
 
 def _predict(arguments: argparse.Namespace) -> int:
-    from vitssl.paths import check_out, image_files, runs_and_images, that_classify
+    from vitssl.paths import check_out, classifying_runs, image_files, runs_and_images
 
     if arguments.csv is not None:
         check_out(arguments.csv)
     run_paths, image_paths = runs_and_images([arguments.folder, *arguments.images])
-    folders, files = that_classify(checked_run_folders(run_paths)), image_files(image_paths)
+    folders, files = classifying_runs(checked_run_folders(run_paths)), image_files(image_paths)
 
     from vitssl.cli.predict import check_runs, predict
     from vitssl.trained import load

@@ -121,9 +121,9 @@ def checked_run_folders(paths: Sequence[Path], checkpoint: str | None = None) ->
         ConfigError: a path names no run, or a run.yaml cannot be read.
     """
     from vitssl import config
-    from vitssl.paths import note_left_out, run_folders
+    from vitssl.paths import find_run_folders, note_left_out
 
-    folders = run_folders(paths)
+    folders = find_run_folders(paths)
     for folder in folders:
         config.load(folder)
     chosen = [folder for folder in folders if checkpoint is None or (folder / checkpoint).exists()]

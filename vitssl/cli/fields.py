@@ -12,7 +12,7 @@ from vitssl.config.base import did_you_mean, element_types_of, parts_of
 from vitssl.config.evals import KINDS
 from vitssl.config.fields import Field, fields_of
 from vitssl.config.methods import METHODS, Method, method
-from vitssl.config.suggestions import meant, meant_roughly
+from vitssl.config.suggestions import suggest_fields, suggest_similar_fields
 from vitssl.config.sweep import SweepFile
 
 WIDTH = 79
@@ -104,5 +104,5 @@ def _underlined(title: str) -> str:
 def _nothing(pattern: str) -> ConfigError:
     """Return the error for a pattern that matches nothing, with what was probably meant."""
     words = sorted({word for fields in sections().values() for field in fields for word in field.own_name.split("_")})
-    near = meant(pattern) or meant_roughly(pattern, [*words, *(m.title.lower() for m in METHODS)])
+    near = suggest_fields(pattern) or suggest_similar_fields(pattern, [*words, *(m.title.lower() for m in METHODS)])
     return ConfigError(f"no field matches {pattern!r}{did_you_mean(near) or '; vitssl fields lists all'}")

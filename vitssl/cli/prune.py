@@ -18,8 +18,8 @@ from pathlib import Path
 
 from vitssl import config, sweep_folder
 from vitssl.config import ConfigError
-from vitssl.files import held, no_room, read_file, read_json
-from vitssl.run_folder import CANCELLED, DONE, ERROR, LAST, SLURM_JOB, is_trained, to_evaluate
+from vitssl.files import full_disk_error, read_file, read_json, try_lock
+from vitssl.run_folder import CANCELLED, DONE, ERROR, JOB, LAST, RUN, SLURM_JOB, is_trained, to_evaluate
 from vitssl.sweep_folder import SUBMITTING, SWEEP, is_sweep
 from vitssl.words import counted, note
 
@@ -89,22 +89,20 @@ def find_leftovers(runs: Path) -> list[Leftover]:
     sweeps = [runs] if is_sweep(runs) else sorted(path.parent for path in runs.glob(f"*/{SWEEP}"))
     if not runs.is_dir():
         raise ConfigError("there is no such folder; name the folder of the runs, or of one sweep in it", place=str(runs))
-    if not sweeps and (runs / "run.yaml").exists():
+    if not sweeps and (runs / RUN).exists():
         raise ConfigError(f"this is a run; name its sweep, {runs.parent}", place=str(runs))
     if not sweeps:
         raise ConfigError("there are no sweeps in it; name the folder of the runs, or of one sweep in it", place=str(runs))
     if find_spec("torch") is None:
         note("optimizer states are not looked for, since torch is not installed here")
     named = _run_files(runs if sweeps != [runs] else runs.absolute().parent)
-    leftovers = [
-        leftover for sweep in sweeps for path in sorted(sweep.glob("*/run.yaml")) for leftover in _run_leftovers(path.parent, named)
-    ]
+    leftovers = [leftover for sweep in sweeps for path in sorted(sweep.glob(f"*/{RUN}")) for leftover in _run_leftovers(path.parent, named)]
     return leftovers + [leftover for sweep in sweeps for leftover in _sweep_leftovers(sweep)]
 
 
 def _run_files(runs: Path) -> str:
     """Return the text of every `run.yaml` in a folder of runs, in which checkpoints may be named."""
-    return "\n".join(read_file(path).decode(errors="replace") for path in (*runs.glob("*/run.yaml"), *runs.glob("*/*/run.yaml")))
+    return "\n".join(read_file(path).decode(errors="replace") for path in (*runs.glob(f"*/{RUN}"), *runs.glob(f"*/*/{RUN}")))
 
 
 def _run_leftovers(folder: Path, named: str) -> list[Leftover]:
@@ -153,7 +151,7 @@ def _sweep_leftovers(sweep: Path) -> Iterator[Leftover]:
     """Yield a sweep's source snapshots that no run names, and what a crash left; nothing while the sweep may be queued or running."""
     if _may_go_on(sweep):
         return
-    records = [read_json(path) for path in sweep.glob("*/job.json")]
+    records = [read_json(path) for path in sweep.glob(f"*/{JOB}")]
     used = {Path(job["source"]).name for record in records for job in (record, record.get("evaluation", {})) if "source" in job}
     for path in sorted((sweep / "source").glob("*")):
         if PARTIAL_SOURCE.fullmatch(path.name):
@@ -170,10 +168,9 @@ def _may_go_on(sweep: Path) -> bool:
     submitted = [path.parent for path in sweep.glob(f"*/{SLURM_JOB}")]
     if not all(is_finished(folder) or _failed(folder) or (folder / CANCELLED).exists() for folder in submitted):
         return True
-    report, job = sweep / "report" / "report.html", sweep / SLURM_JOB
-    if job.exists() and not (sweep / CANCELLED).exists() and (not report.exists() or report.stat().st_mtime < job.stat().st_mtime):
+    if (sweep / SLURM_JOB).exists() and not (sweep / CANCELLED).exists() and not sweep_folder.is_reported(sweep):
         return True
-    return sweep_folder.running(sweep) is not None or bool(sweep_folder.elsewhere(sweep))
+    return sweep_folder.launcher_pid(sweep) is not None or bool(sweep_folder.remote_launcher(sweep))
 
 
 def remove(leftovers: list[Leftover]) -> tuple[int, int]:
@@ -207,7 +204,7 @@ def _remove_of(owner: Path, leftovers: list[Leftover], run_files: Callable[[Path
             try:
                 leftover.remove()
             except (OSError, ConfigError, RuntimeError) as error:
-                cause = no_room(error) or error
+                cause = full_disk_error(error) or error
                 if isinstance(cause, RuntimeError):
                     raise
                 note(f"{leftover.path} stays: it cannot be removed ({cause.strerror if isinstance(cause, OSError) else cause})")
@@ -217,7 +214,7 @@ def _remove_of(owner: Path, leftovers: list[Leftover], run_files: Callable[[Path
 
 def _lock(owner: Path) -> AbstractContextManager[bool]:
     """Hold the lock that training a run or submitting a sweep takes; the context gives False if another process holds it."""
-    return held(owner / (SUBMITTING if is_sweep(owner) else ".lock"), str(owner))
+    return try_lock(owner / (SUBMITTING if is_sweep(owner) else ".lock"), str(owner))
 
 
 def listing(leftovers: list[Leftover]) -> str:

@@ -9,7 +9,7 @@ The fields are declared in `run.py` (Run, Optim, Loop), `data.py` and `color.py`
 outside are named.
 """
 
-from vitssl.config.backbones import FAMILIES, SIZES, BackboneConfig, capabilities, module, size_of, stage_strides_px, stride_px
+from vitssl.config.backbones import FAMILIES, SIZES, BackboneConfig, capabilities, family_name, size_of, stage_strides_px, stride_px
 from vitssl.config.base import (
     ConfigError,
     Problem,
@@ -17,8 +17,8 @@ from vitssl.config.base import (
     checkpoints,
     raise_first,
     teachers,
-    unknown,
-    unstarted,
+    unknown_error,
+    without_checkpoints,
 )
 from vitssl.config.checks import check, check_slices, refuse_inactive_fields, refuse_rising_lr
 from vitssl.config.color import Blur, ColorOp, ColorStep, Gray, Jitter, Solarize
@@ -36,13 +36,13 @@ from vitssl.config.run import (
     Run,
     active_views,
     classifies,
+    label_objectives,
     needs_labels,
-    of_labels,
     reads_labels,
-    recorded,
     scaled_lr,
     slices,
     total_steps,
+    uses_cuda_graph,
 )
 from vitssl.config.site import Site
 from vitssl.config.weights import NO_SHARDS

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Optional
 
-from vitssl.config.base import Problem, inactive_problems, less_than, outside, runtime_field
+from vitssl.config.base import Problem, inactive_problems, interval_problems, minimum_problems, runtime_field
 from vitssl.config.masked_tokens import MaskedTokens
 
 
@@ -166,16 +166,16 @@ class BackboneConfig:
         yield from _impossible(self, name)
         if self.name == "timm" and self.timm_model is None:
             yield Problem(f"{name}.timm_model", "name one of timm's networks, such as convnext_tiny")
-        yield from less_than(0, self, name, "cls_token_std", "reg_tokens")
+        yield from minimum_problems(0, self, name, "cls_token_std", "reg_tokens")
         if self.masked_tokens is not None:
             yield from self.masked_tokens.problems(f"{name}.masked_tokens", size_of(self).depths[0])
         if self.layer_scale is not None and not 0 < self.layer_scale < math.inf:
             yield Problem(f"{name}.layer_scale", f"{self.layer_scale} is not positive")
-        yield from outside("[0, 1)", self, name, "drop_path", share=True)
+        yield from interval_problems("[0, 1)", self, name, "drop_path", share=True)
         for where, size_px in sizes_px:
             if size_px % stride_px(self):
                 field, value, divisor = "name", f"{self.network} has an output token per {stride_px(self)} px, which", ""
-                if takes_any_patch(self):
+                if is_vit(self):
                     field, value = "patch_size", f"{patch_px(self)}"
                     divisor = f"{_divisor(size_px, patch_px(self))} does, and of images "
                 suggested_px = max(1, round(size_px / stride_px(self))) * stride_px(self)
@@ -215,18 +215,18 @@ def _impossible(backbone: BackboneConfig, path: str) -> Iterator[Problem]:
         yield Problem(f"{path}.mlp_ratio", f"{size.mlp_ratio} is not positive")
 
 
-def module(backbone: BackboneConfig) -> str:
+def family_name(backbone: BackboneConfig) -> str:
     """Return the name of the backbone's family, which is also the name of its file in `vitssl/backbones/`."""
     return next(name for name, entry in FAMILIES.items() if backbone.name in entry.sizes)
 
 
 def family(backbone: BackboneConfig) -> Family:
-    return FAMILIES[module(backbone)]
+    return FAMILIES[family_name(backbone)]
 
 
-def takes_any_patch(backbone: BackboneConfig) -> bool:
-    """Whether the user can choose any patch size, as for a ViT. The patch size of one of timm's networks is fixed, for example."""
-    return module(backbone) == "vit"
+def is_vit(backbone: BackboneConfig) -> bool:
+    """Whether it is a ViT, whose patch size the user can choose; that of one of timm's networks is fixed, for example."""
+    return family_name(backbone) == "vit"
 
 
 def size_of(backbone: BackboneConfig) -> Size:
@@ -256,7 +256,7 @@ def stride_px(backbone: BackboneConfig) -> int:
 
 def capabilities(backbone: BackboneConfig) -> set[str]:
     """Return what ``backbone`` can do for an objective: a subset of cls, reg (registers), keep, mask and masked_tokens."""
-    extra = {"cls"} if module(backbone) == "cvt" and backbone.variant == "microsoft" else set()
+    extra = {"cls"} if family_name(backbone) == "cvt" and backbone.variant == "microsoft" else set()
     extra |= {"reg"} if backbone.reg_tokens else set()
     extra |= {"masked_tokens"} if backbone.masked_tokens is not None else set()
     lost = {"keep", "mask"} if backbone.tokenizer == "shifted" else set()  # every token sees pixels of its neighbours, even hidden ones

@@ -54,7 +54,7 @@ def raise_first(problems: Iterable[Problem], place: str = "") -> None:
         raise ConfigError(problem.reason, problem.field, place)
 
 
-def unknown(value: Any, known: Iterable[Any], field: str = "", place: str = "", also: Sequence[str] = ()) -> ConfigError:
+def unknown_error(value: Any, known: Iterable[Any], field: str = "", place: str = "", also: Sequence[str] = ()) -> ConfigError:
     """Build the error for a name that is not among the ``known`` ones, with a suggestion of what was meant.
 
     It suggests the names in ``also`` if there are any, otherwise the nearest of the known names.
@@ -149,7 +149,7 @@ def assign(part: Any, path: str, value: Any) -> None:
     setattr(part, last, value)
 
 
-def unstarted(part: Any) -> Any:
+def without_checkpoints(part: Any) -> Any:
     """Return a copy of a Run without the names of trained weights, which are paths."""
     bare = copy.deepcopy(part)
     for path in checkpoints(part):
@@ -157,7 +157,7 @@ def unstarted(part: Any) -> Any:
     return bare
 
 
-def less_than(low: float, part: Any, prefix: str, *names: str) -> Iterator[Problem]:
+def minimum_problems(low: float, part: Any, prefix: str, *names: str) -> Iterator[Problem]:
     """Yield a problem for each of the fields ``names`` of ``part`` that is set and less than ``low``, infinite or not a number."""
     dotted = f"{prefix}." if prefix else ""
     for name in names:
@@ -168,7 +168,7 @@ def less_than(low: float, part: Any, prefix: str, *names: str) -> Iterator[Probl
             yield Problem(f"{dotted}{name}", f"{value} is not a finite number")
 
 
-def not_positive(part: Any, prefix: str, *names: str) -> Iterator[Problem]:
+def positive_problems(part: Any, prefix: str, *names: str) -> Iterator[Problem]:
     """Yield a problem for each of the fields ``names`` of ``part`` that is not a positive, finite number."""
     for name in names:
         value = getattr(part, name)
@@ -181,7 +181,7 @@ def if_percent(name: str, value: float) -> str:
     return f"; {value:g} % is {name}={value / 100:g}" if 2 <= value < 100 and "[" not in name else ""
 
 
-def outside(interval: str, part: Any, prefix: str, *names: str, share: bool = False) -> Iterator[Problem]:
+def interval_problems(interval: str, part: Any, prefix: str, *names: str, share: bool = False) -> Iterator[Problem]:
     """Yield a problem for each of the fields ``names`` of ``part`` that is set and outside an interval.
 
     Args:
@@ -202,7 +202,7 @@ def outside(interval: str, part: Any, prefix: str, *names: str, share: bool = Fa
             yield Problem(field, f"{value:.12g} is not in {interval}{if_percent(field, value) if share else ''}")
 
 
-def not_rising(name: str, pair: list[float], high: float) -> Iterator[Problem]:
+def rising_problems(name: str, pair: list[float], high: float) -> Iterator[Problem]:
     """Yield a problem if the field ``name`` is not a rising pair of numbers in (0, ``high``]."""
     if len(pair) != 2 or not 0 < pair[0] <= pair[1] <= high:
         yield Problem(name, f"{pair} is not a rising pair of numbers in (0, {high:g}]")

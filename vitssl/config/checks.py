@@ -9,7 +9,7 @@ from operator import attrgetter
 
 from vitssl.config import bounds, evals
 from vitssl.config.backbones import BackboneConfig, capabilities, stride_px
-from vitssl.config.base import ConfigError, Problem, inactive_problems, less_than, raise_first
+from vitssl.config.base import ConfigError, Problem, inactive_problems, minimum_problems, raise_first
 from vitssl.config.data import view_px
 from vitssl.config.objectives import ObjectiveConfig, active
 from vitssl.config.run import Run, active_views, inactive_fields, scaled_lr, slices
@@ -49,7 +49,7 @@ def check(run: Run, where: str = "", to_train: bool = True) -> None:
         run.loop.problems(),
         evals.problems(run),
     )
-    raise_first(chain(less_than(0, run, "", "seed"), _pattern_problems(run), *parts), where)
+    raise_first(chain(minimum_problems(0, run, "", "seed"), _pattern_problems(run), *parts), where)
 
 
 def check_slices(run: Run, processes: int) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Optional
 
-from vitssl.config.base import Problem, less_than, not_rising, outside
+from vitssl.config.base import Problem, interval_problems, minimum_problems, rising_problems
 
 
 @dataclass
@@ -19,7 +19,7 @@ class Operation:
 
     def problems(self, name: str) -> Iterator[Problem]:
         """Yield what is wrong with the fields; ``name`` is the dotted path of the operation, such as data.views.main.color[0].jitter."""
-        yield from outside("[0, 1]", self, name, "prob", share=True)
+        yield from interval_problems("[0, 1]", self, name, "prob", share=True)
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Blur(Operation):
 
     def problems(self, name: str) -> Iterator[Problem]:
         yield from super().problems(name)
-        yield from not_rising(f"{name}.sigma", self.sigma, 100.0)
+        yield from rising_problems(f"{name}.sigma", self.sigma, 100.0)
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Solarize(Operation):
 
     def problems(self, name: str) -> Iterator[Problem]:
         yield from super().problems(name)
-        yield from less_than(0, self, name, "threshold")
+        yield from minimum_problems(0, self, name, "threshold")
 
 
 @dataclass

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, Optional
 
-from vitssl.config.base import Problem, less_than, not_rising, outside, runtime_field
+from vitssl.config.base import Problem, interval_problems, minimum_problems, rising_problems, runtime_field
 from vitssl.config.color import ColorStep
 
 LEAST_STD = 1e-6  # smallest standard deviation of a channel that shows anything
@@ -34,9 +34,9 @@ class Subset:
     def problems(self, name: str) -> Iterator[Problem]:
         if (self.fraction is None) == (self.per_class is None):
             yield Problem(name, "set exactly one of fraction and per_class; null unsets the other")
-        yield from outside("(0, 1]", self, name, "fraction", share=True)
-        yield from less_than(1, self, name, "per_class")
-        yield from less_than(0, self, name, "seed")
+        yield from interval_problems("(0, 1]", self, name, "fraction", share=True)
+        yield from minimum_problems(1, self, name, "per_class")
+        yield from minimum_problems(0, self, name, "seed")
         if self.redraw and self.seed is None:
             yield Problem(f"{name}.redraw", f"nothing is drawn if {name}.seed is null; leave out one of the two")
 
@@ -80,11 +80,11 @@ class View:
     def problems(self, name: str, size_px: int) -> Iterator[Problem]:
         if self.crop == "pad" and not 0 <= self.pad_px < size_px:
             yield Problem(f"{name}.pad_px", f"{self.pad_px} pixels of reflection padding do not fit a view of {size_px} px")
-        yield from less_than(1, self, name, "count")
+        yield from minimum_problems(1, self, name, "count")
         for key, high in (("scale", 1.0), ("ratio", 100.0), ("erasing_scale", 1.0)):
-            yield from not_rising(f"{name}.{key}", getattr(self, key), high)
-        yield from outside("[0, 1]", self, name, "hflip", "erasing_prob", "mix_prob", "switch_prob", share=True)
-        yield from less_than(0, self, name, "mixup_alpha", "cutmix_alpha")
+            yield from rising_problems(f"{name}.{key}", getattr(self, key), high)
+        yield from interval_problems("[0, 1]", self, name, "hflip", "erasing_prob", "mix_prob", "switch_prob", share=True)
+        yield from minimum_problems(0, self, name, "mixup_alpha", "cutmix_alpha")
         for i, step in enumerate(self.color):
             yield from step.problems(f"{name}.color[{i}]")
         if self.auto_augment and not re.fullmatch(r"rand(-(m|mstd|inc|n|p)\d+\.?\d*)*|original|cifar10", self.auto_augment):
@@ -151,7 +151,7 @@ class Data:
         for name in ("images", "labels"):
             if (subset := getattr(self, name)) is not None:
                 yield from subset.problems(f"data.{name}")
-        yield from outside("[0, 1)", self, "data", "val_fraction", share=True)
+        yield from interval_problems("[0, 1)", self, "data", "val_fraction", share=True)
         if self.val_split is not None and self.val_fraction:
             yield Problem("data.val_split", "data.val_fraction holds out images too; set one of the two")
         for name, low in (("mean", 0.0), ("std", LEAST_STD)):
@@ -161,18 +161,18 @@ class Data:
         if (self.mean is None) != (self.std is None):
             present, lacking = ("mean", "std") if self.std is None else ("std", "mean")
             yield Problem(f"data.{present}", f"set data.{lacking} too, or neither")
-        yield from outside("(0, 1]", self, "data", "eval_crop", share=True)
-        yield from less_than(0, self, "data", "val_seed", "workers", "cache_gb", "device_cache_gb")
-        yield from less_than(1, self, "data", "shuffle_window", "repeats", "cache_px")
-        yield from less_than(2, self, "data", "folds")
+        yield from interval_problems("(0, 1]", self, "data", "eval_crop", share=True)
+        yield from minimum_problems(0, self, "data", "val_seed", "workers", "cache_gb", "device_cache_gb")
+        yield from minimum_problems(1, self, "data", "shuffle_window", "repeats", "cache_px")
+        yield from minimum_problems(2, self, "data", "folds")
         for name, view in self.views.enabled().items():
             yield from view.problems(f"data.views.{name}", view.size or self.image_size)
 
     def size_problems(self) -> Iterator[Problem]:
         """Yield what is wrong with the sides of images that networks see. To be checked first, as other checks divide by them."""
-        yield from less_than(1, self, "data", "image_size")
+        yield from minimum_problems(1, self, "data", "image_size")
         for name, view in self.views.enabled().items():
-            yield from less_than(1, view, f"data.views.{name}", "size")
+            yield from minimum_problems(1, view, f"data.views.{name}", "size")
 
 
 def view_px(data: Data, view: str) -> int:

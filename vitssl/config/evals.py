@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Optional
 
 from vitssl.config.backbones import capabilities, family, num_intermediates
-from vitssl.config.base import ConfigError, Problem, closest, did_you_mean, less_than, not_positive
+from vitssl.config.base import ConfigError, Problem, closest, did_you_mean, minimum_problems, positive_problems
 from vitssl.config.methods import flow
 from vitssl.config.objectives import active
 from vitssl.config.run import Run, classifies
 from vitssl.words import listed
 
-OWN = ("test", "val", "test_ema", "selected", "selected_val")  # evaluators that a classifying Run has without any in ``evals``
+OWN_EVALS = ("test", "val", "test_ema", "selected", "selected_val")  # evaluators that a classifying Run has without any in ``evals``
 # names that evaluators cannot have: in metrics.jsonl and done.json they stand for a classifying Run's own evaluators and other fields
-RESERVED = (*OWN, "test_best", "self", "event", "step", "time", "epoch")
+RESERVED = (*OWN_EVALS, "test_best", "self", "event", "step", "time", "epoch")
 # own evaluators on test images: the evaluator on held-out images at the same epoch, which selects among Runs; None: there is none
-OF_TEST = {"test": "val", "test_ema": None, "selected": "selected_val"}
+VAL_COUNTERPARTS = {"test": "val", "test_ema": None, "selected": "selected_val"}
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Metric:
         return " ".join(filter(None, (self.name, self.unit, "↓" if self.lower_is_better else "")))
 
 
-FIRST = 5  # top-5 looks for the right class among this many
+TOP_K = 5  # top-5 looks for the right class among this many
 BINS = 15  # bins of confidence, over which the calibration error is averaged
 METRICS = {
     "top1": Metric("top-1"),
@@ -78,7 +78,7 @@ class EvalConfig:
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         """Yield what is wrong with the fields for ``run``; ``name`` is the dotted path of the evaluator, such as evals.knn."""
-        yield from less_than(0, self, name, "every")
+        yield from minimum_problems(0, self, name, "every")
         if self.weights == "ema" and run.loop.ema_decay is None:
             yield Problem(f"{name}.weights", "the Run has no averaged weights; set loop.ema_decay")
         if self.weights == "best" and not may_hold_out(run):
@@ -90,10 +90,10 @@ class EvalConfig:
         if self.weights == "teacher" and not has_teacher(run):
             yield Problem(f"{name}.weights", "no objective of the Run has a teacher that follows it")
         if self.classifies and not classifies(run):
-            advice = f"{listed(OF_FEATURES)} look at its features"
+            advice = f"{listed(FEATURE_KINDS)} look at its features"
             yield Problem(f"{name}.type", f"the Run has no classify objective, so it predicts no classes; {advice}")
         if self.classifies and self.weights == "teacher":
-            alternative = f"{listed(OF_FEATURES)} can look at a teacher's features"
+            alternative = f"{listed(FEATURE_KINDS)} can look at a teacher's features"
             yield Problem(f"{name}.weights", f"the classifier belongs to the student; {alternative}")
 
 
@@ -136,7 +136,7 @@ class FeaturesConfig(EvalConfig):
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
-        yield from less_than(1, self, name, "blocks")
+        yield from minimum_problems(1, self, name, "blocks")
         staged = len(family(run.backbone).widths) > 1
         if self.blocks > (1 if staged else num_intermediates(run.backbone)):
             yield Problem(
@@ -166,8 +166,8 @@ class KnnConfig(FeaturesConfig):
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
-        yield from less_than(1, self, name, "k")
-        yield from not_positive(self, name, "temperature")
+        yield from minimum_problems(1, self, name, "k")
+        yield from positive_problems(self, name, "temperature")
         if self.split == "train" and self.shards is None:
             yield Problem(f"{name}.split", OWN_NEIGHBOUR)
 
@@ -183,12 +183,12 @@ class LinearConfig(FeaturesConfig):
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
-        yield from less_than(0, self, name, "l2")
-        yield from less_than(1, self, name, "max_iter")
+        yield from minimum_problems(0, self, name, "l2")
+        yield from minimum_problems(1, self, name, "max_iter")
 
 
 KINDS: dict[str, type[EvalConfig]] = {"classification": ClassificationConfig, "knn": KnnConfig, "linear": LinearConfig}
-OF_FEATURES = [name for name, kind in KINDS.items() if not kind.classifies]
+FEATURE_KINDS = [name for name, kind in KINDS.items() if not kind.classifies]
 
 
 def parse(name: str, fields: dict[str, Any], overrides: Sequence[str] = ()) -> EvalConfig:

@@ -7,7 +7,7 @@ import shlex
 from typing import Any
 
 from vitssl.config import evals
-from vitssl.config.backbones import BackboneConfig, module, size_of
+from vitssl.config.backbones import BackboneConfig, family_name, size_of
 from vitssl.config.base import ConfigError, teachers
 from vitssl.config.methods import flow
 from vitssl.config.run import Run
@@ -59,7 +59,7 @@ def _network(backbone: BackboneConfig) -> dict[str, Any]:
     """Return the properties that two backbones must share so that the weights of one fit the other."""
     size, size_fields = size_of(backbone), ("embed_dim", "depths", "num_heads", "mlp_ratio", "patch_size")
     return {
-        "family": module(backbone),
+        "family": family_name(backbone),
         **{name: getattr(size, name) for name in size_fields},
         "timm_model": backbone.timm_model,
         "attention_scale": backbone.attention_scale,

@@ -13,7 +13,7 @@ import json
 from collections.abc import Collection
 from typing import Any
 
-from vitssl.config.backbones import family, module
+from vitssl.config.backbones import family, family_name
 from vitssl.config.data import view_px
 from vitssl.config.objectives import active
 from vitssl.config.run import Run, active_views, inactive_fields, reads_labels
@@ -32,7 +32,9 @@ def identity(run: Run) -> str:
 def identifying(run: Run) -> dict[str, Any]:
     """Return the fields that define the result of a Run and differ from their defaults, nested."""
     left_out = {*inactive_fields(run), *(() if _interpolates(run) else ("backbone.interpolate_antialias",))}
-    left_out |= {f"objectives.{name}.{field}" for name, objective in active(run.objectives).items() for field in objective.written_out()}
+    left_out |= {
+        f"objectives.{name}.{field}" for name, objective in active(run.objectives).items() for field in objective.explicit_defaults()
+    }
     left_out |= set() if reads_labels(run) else {"data.labels"}
     return _differing(run, Run(), left_out)
 
@@ -75,5 +77,5 @@ def _interpolates(run: Run) -> bool:
     The grid of those weights is not known here, so the answer may be True although it is the same grid.
     """
     other_sizes = any(view_px(run.data, view) != run.data.image_size for view in active_views(run))
-    fixed = module(run.backbone) == "vit" and run.backbone.positions == "sincos"
+    fixed = family_name(run.backbone) == "vit" and run.backbone.positions == "sincos"
     return other_sizes or (run.init_from is not None and not fixed)

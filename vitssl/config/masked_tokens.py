@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from vitssl.config.base import Problem, inactive_problems, less_than, not_positive, outside
+from vitssl.config.base import Problem, inactive_problems, interval_problems, minimum_problems, positive_problems
 from vitssl.words import counted
 
 
@@ -28,12 +28,12 @@ class MaskedTokens:
 
     def problems(self, path: str, depth: int) -> Iterator[Problem]:
         """Yield what is wrong with the fields; ``path`` is the dotted path of this part, ``depth`` the number of the backbone's blocks."""
-        yield from less_than(1, self, path, "count", "blocks")
-        yield from less_than(0, self, path, "query_std")
+        yield from minimum_problems(1, self, path, "count", "blocks")
+        yield from minimum_problems(0, self, path, "query_std")
         if self.blocks > depth:
             yield Problem(f"{path}.blocks", f"{self.blocks} is more than the backbone's {counted(depth, 'block')}")
-        yield from not_positive(self, path, "temperature")
-        yield from outside("[0, 1]", self, path, "mix", share=True)
+        yield from positive_problems(self, path, "temperature")
+        yield from interval_problems("[0, 1]", self, path, "mix", share=True)
         yield from inactive_problems(self, path, self.inactive_fields())
 
     def inactive_fields(self) -> dict[str, str]:

@@ -18,7 +18,7 @@ from vitssl.config.checks import check
 from vitssl.config.methods import method
 from vitssl.config.reading import read_value, read_yaml
 from vitssl.config.run import Run
-from vitssl.config.suggestions import VALUES_ALSO_CALLED, not_a_field
+from vitssl.config.suggestions import VALUES_ALSO_CALLED, unknown_field_error
 
 UNSET = "???"  # OmegaConf's mark for a value that another layer has to give
 MISTYPED = 0.9  # similarity of two names above which one is taken for a misspelling of the other
@@ -113,7 +113,7 @@ def _filled(schema: type, layer: Any, path: str) -> Any:
         raise ConfigError(f"{_shown(layer)} is not a set of fields; {advice}", path)
     for name in layer:
         if name not in hints:
-            raise not_a_field(str(name), hints, f"{dot}{name}", schema)
+            raise unknown_field_error(str(name), hints, f"{dot}{name}", schema)
     return schema(**{name: _converted(hints[name], value, f"{dot}{name}") for name, value in layer.items()})
 
 

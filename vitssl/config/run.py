@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Optional
 
 from vitssl.config.backbones import BackboneConfig
-from vitssl.config.base import Problem, checkpoint, less_than, outside, runtime_field, teachers
+from vitssl.config.base import Problem, checkpoint, interval_problems, minimum_problems, runtime_field, teachers
 from vitssl.config.data import Data, View
 from vitssl.config.objectives import Objectives, active
 from vitssl.words import counted
@@ -49,12 +49,12 @@ class Optim:
         return owners
 
     def problems(self) -> Iterator[Problem]:
-        yield from less_than(1, self, "optim", "batch_size")
-        yield from less_than(0, self, "optim", "lr", "weight_decay", "weight_decay_end", "min_lr", "warmup_lr")
-        yield from outside("[0, 1)", self, "optim", "momentum")
+        yield from minimum_problems(1, self, "optim", "batch_size")
+        yield from minimum_problems(0, self, "optim", "lr", "weight_decay", "weight_decay_end", "min_lr", "warmup_lr")
+        yield from interval_problems("[0, 1)", self, "optim", "momentum")
         if self.nesterov and not self.momentum:
             yield Problem("optim.nesterov", "there is no momentum; set optim.momentum")
-        yield from outside("(0, 1]", self, "optim", "layer_decay")
+        yield from interval_problems("(0, 1]", self, "optim", "layer_decay")
         if self.clip != "none" and not 0 < self.clip_norm < math.inf:
             yield Problem("optim.clip_norm", f"{self.clip_norm} is not positive")
         if len(self.betas) != 2 or not all(0 <= b < 1 for b in self.betas):
@@ -94,8 +94,8 @@ class Loop:
         return self.schedule_epochs or self.epochs
 
     def problems(self) -> Iterator[Problem]:
-        yield from less_than(0, self, "loop", "checkpoint_minutes", "warmup_epochs", "eval_every", "keep_every")
-        yield from less_than(1, self, "loop", "epochs", "threads", "log_every", "max_steps", "micro_batch_size")
+        yield from minimum_problems(0, self, "loop", "checkpoint_minutes", "warmup_epochs", "eval_every", "keep_every")
+        yield from minimum_problems(1, self, "loop", "epochs", "threads", "log_every", "max_steps", "micro_batch_size")
         if len(set(self.loggers)) < len(self.loggers):
             yield Problem("loop.loggers", "a logger is named twice; name it once")
         if self.horizon < self.epochs:
@@ -103,7 +103,7 @@ class Loop:
         if self.warmup_epochs >= self.horizon:
             reason = f"{self.warmup_epochs:g} leaves none of the {counted(self.horizon, 'epoch')} after the warm-up"
             yield Problem("loop.warmup_epochs", f"{reason}; type loop.warmup_epochs={min(self.horizon - 1, max(1, self.horizon // 10)):g}")
-        yield from outside("(0, 1)", self, "loop", "ema_decay")
+        yield from interval_problems("(0, 1)", self, "loop", "ema_decay")
 
 
 @dataclass
@@ -142,14 +142,14 @@ def needs_labels(run: Run) -> bool:
     return all(objective.needs_labels for objective in active(run.objectives).values())
 
 
-def of_labels(run: Run) -> tuple[str, ...]:
+def label_objectives(run: Run) -> tuple[str, ...]:
     """Return the names of the objectives whose losses need labels; the names of their loss terms begin with these names."""
     return tuple(name for name, objective in active(run.objectives).items() if objective.needs_labels)
 
 
 def reads_labels(run: Run) -> bool:
     """Whether the training of this Run reads labels. If not, it makes no difference to hide some of them."""
-    return bool(of_labels(run))
+    return bool(label_objectives(run))
 
 
 def scaled_lr(optim: Optim, lr: float) -> float:
@@ -179,7 +179,7 @@ def slices(run: Run, processes: int) -> int:
     return next(parts for parts in range(1, local_batch + 1) if local_batch % parts == 0 and local_batch // parts <= largest)
 
 
-def recorded(run: Run, processes: int) -> bool:
+def uses_cuda_graph(run: Run, processes: int) -> bool:
     """Whether the passes of this Run on a GPU are recorded as a CUDA graph.
 
     This needs steps of one pass in one process, as the gradients of a graph are not added to others.

@@ -7,7 +7,7 @@ import functools
 import itertools
 from collections.abc import Iterable, Sequence
 
-from vitssl.config.base import ConfigError, closest, unknown
+from vitssl.config.base import ConfigError, closest, unknown_error
 from vitssl.config.data import View
 from vitssl.config.fields import fields_of
 from vitssl.config.methods import method
@@ -73,7 +73,7 @@ VALUES_ALSO_CALLED = {
 }
 
 
-def not_a_field(name: str, known: Iterable[str], field: str, schema: type | None = None) -> ConfigError:
+def unknown_field_error(name: str, known: Iterable[str], field: str, schema: type | None = None) -> ConfigError:
     """Build the error for a name that is none of the ``known`` fields of ``schema``; it says what to type instead.
 
     Args:
@@ -86,7 +86,7 @@ def not_a_field(name: str, known: Iterable[str], field: str, schema: type | None
         return ConfigError(f"{name!r} is not a field; {paper_method.advice}", field)
     known = list(known)
     similar = closest(name, known) if schema else []
-    if places := [] if f"{name}s" in known else meant(name if schema else field):
+    if places := [] if f"{name}s" in known else suggest_fields(name if schema else field):
         # a name that looks similar by chance was not meant
         similar = [
             known_name
@@ -94,7 +94,7 @@ def not_a_field(name: str, known: Iterable[str], field: str, schema: type | None
             if (name in known_name or name.startswith(known_name)) and not any(place.endswith(f".{known_name}") for place in places)
         ]
     elif not similar and schema in (None, *WHOLE):  # for a part of a whole, the list of all its names says more
-        places = meant_roughly(name)
+        places = suggest_similar_fields(name)
     if schema is View:  # the view may be another than the main one
         places = [place.replace("data.views.main.", field.removesuffix(name)) for place in places]
     elif schema is SweepFile:
@@ -102,39 +102,39 @@ def not_a_field(name: str, known: Iterable[str], field: str, schema: type | None
         places = [place if place.split(".")[0] in file_fields else f"defaults.{place}" for place in places]
     elif schema is Arm:
         prefix = f"{field.removesuffix(name)}stages."
-        places = [f"{prefix}STAGE.{place}" for place in meant(name)] or [f"{prefix}{name}"] * (not similar)
+        places = [f"{prefix}STAGE.{place}" for place in suggest_fields(name)] or [f"{prefix}{name}"] * (not similar)
     elif schema is Run:  # perhaps the Run of one stage or of one arm
         places = [f"{field.removesuffix(name)}{place}" for place in places]
     if name in ALSO_CALLED[COLOR]:
         places = [f"{place}={COLORS}" for place in places]
-    return unknown(name, known, field, also=list(dict.fromkeys([*similar, *places])))
+    return unknown_error(name, known, field, also=list(dict.fromkeys([*similar, *places])))
 
 
-def meant(key: str) -> list[str]:
+def suggest_fields(key: str) -> list[str]:
     """Return the fields that end in ``key`` (such as ``lr``, ``mae.weight``), or that other programs call by its last part.
 
     Only those with the fewest dots are returned, at most ``MOST``.
     """
     last = key.rpartition(".")[2]
     called = [name for name, others in ALSO_CALLED.items() if last in others]
-    places = [name for name in names() if name == key or name.endswith(f".{key}")]
-    places = [*places, *called] or [name for name in names() if name.endswith(f".{last}")]
+    places = [name for name in field_names() if name == key or name.endswith(f".{key}")]
+    places = [*places, *called] or [name for name in field_names() if name.endswith(f".{last}")]
     least = min((place.count(".") for place in places), default=0)
     return [place for place in places if place.count(".") == least][:MOST]
 
 
-def meant_roughly(key: str, words: Sequence[str] = ()) -> list[str]:
+def suggest_similar_fields(key: str, words: Sequence[str] = ()) -> list[str]:
     """Return the fields whose names, or names in other programs, look most like the last part of ``key``.
 
     If one of ``words`` looks most like it, return that word.
     """
-    last_parts = [name.rpartition(".")[2] for name in names()]
+    last_parts = [name.rpartition(".")[2] for name in field_names()]
     similar = closest(key.rpartition(".")[2], [*last_parts, *itertools.chain(*ALSO_CALLED.values()), *words])
-    return meant(similar[0]) or similar if similar else []
+    return suggest_fields(similar[0]) or similar if similar else []
 
 
 @functools.cache
-def names() -> tuple[str, ...]:
+def field_names() -> tuple[str, ...]:
     """Return the dotted names of all fields of a Run, a job's resources and a site; of the views only those of main."""
     listed = [*fields_of(Run), *fields_of(Resources, "resources."), *fields_of(Site, "site.")]
     return tuple(field.name for field in listed if not field.name.startswith(("data.views.second.", "data.views.local.")))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from vitssl.config.base import ConfigError, unknown
+from vitssl.config.base import ConfigError, unknown_error
 
 RELEASED = "timm:"  # timm:NAME
 IMPORT = "import:"  # import:LAYOUT:FILE
@@ -23,7 +23,7 @@ def layout_and_file(value: str, field: str = "") -> tuple[str, Path]:
     if not file:
         raise ConfigError(f"{value!r} is not import:LAYOUT:FILE, for example import:mae:checkpoint.pth ({', '.join(LAYOUTS)})", field)
     if layout not in LAYOUTS:
-        raise unknown(layout, LAYOUTS, field)
+        raise unknown_error(layout, LAYOUTS, field)
     return layout, Path(file)
 
 

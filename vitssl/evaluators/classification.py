@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitssl import dist
-from vitssl.config.evals import EARLY, FIRST
+from vitssl.config.evals import EARLY, TOP_K
 from vitssl.evaluators.base import Evaluator, Result, Subject, evaluation_mode, means, metric_sums
 from vitssl.evaluators.metrics import area_under_curve, prediction_metrics, top_k_correct
 
@@ -31,7 +31,7 @@ class Classification(Evaluator):
                 labels_B = batch.targets["main"]
                 with dist.inference_autocast(subject.device, subject.run.loop.precision):
                     logits_BK = subject.network.predict(batch).float()
-                first_B, top5_B = (top_k_correct(logits_BK, labels_B, k) for k in (1, FIRST))
+                first_B, top5_B = (top_k_correct(logits_BK, labels_B, k) for k in (1, TOP_K))
                 loss_B = F.cross_entropy(logits_BK, labels_B, reduction="none")
                 batch_sums.append(metric_sums(first_B, top5_B, loss_B))
                 if complete:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitssl import dist
-from vitssl.config.evals import FIRST, KnnConfig
+from vitssl.config.evals import TOP_K, KnnConfig
 from vitssl.evaluators.base import Evaluator, Result, Subject, means, metric_sums
 from vitssl.evaluators.metrics import top_k_correct
 
@@ -46,5 +46,5 @@ class Knn(Evaluator):
         sums = []
         for test_BD, labels_B in zip(test_ND.split(TEST_AT_ONCE), test_labels_N.split(TEST_AT_ONCE), strict=True):
             votes_BK = votes(test_BD, train_ND, labels_N, self.cfg.k, self.cfg.temperature, len(subject.classes))
-            sums.append(metric_sums(*(top_k_correct(votes_BK, labels_B, n) for n in (1, FIRST))))
+            sums.append(metric_sums(*(top_k_correct(votes_BK, labels_B, n) for n in (1, TOP_K))))
         return Result(means(sums, ("top1", "top5")))

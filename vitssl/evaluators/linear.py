@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitssl import dist
-from vitssl.config.evals import FIRST, LinearConfig
+from vitssl.config.evals import TOP_K, LinearConfig
 from vitssl.evaluators.base import Evaluator, Result, Subject, means, metric_sums
 from vitssl.evaluators.metrics import top_k_correct
 
@@ -54,6 +54,6 @@ class Linear(Evaluator):
         train_ND, test_ND = standardised(train_ND, test_ND)
         layer = logistic_regression(train_ND, train_labels_N, len(subject.classes), self.cfg.l2, self.cfg.max_iter)
         logits_NK = layer(test_ND)
-        hits = [top_k_correct(logits_NK, labels_N, k) for k in (1, FIRST)]
+        hits = [top_k_correct(logits_NK, labels_N, k) for k in (1, TOP_K)]
         sums = metric_sums(*hits, F.cross_entropy(logits_NK, labels_N, reduction="none"))
         return Result(means([sums], ("top1", "top5", "loss")))

@@ -21,8 +21,8 @@ import torch
 from vitssl import __version__, config, dist
 from vitssl.config import ConfigError, Run
 from vitssl.costs import emissions
-from vitssl.files import busy_file, flock, no_room, open_lock, read_events, read_json, write_json
-from vitssl.run_folder import ERROR
+from vitssl.files import busy_file, flock, full_disk_error, open_lock, read_events, read_json, write_json
+from vitssl.run_folder import ERROR, ERRORS, JOB
 from vitssl.words import listed
 
 LEAVING_S = 20.0  # seconds to wait for the lock: a requeued job may start before the process of the previous attempt has ended
@@ -90,8 +90,8 @@ def run_lock(folder: Path) -> Iterator[None]:
 
 def tracker(folder: Path, run: Run, attempt: int) -> emissions.Tracker:
     """Return the node's only energy tracker, for the site (its prices and its grid) that the launcher wrote to ``job.json``."""
-    job = read_json(folder / "job.json")
-    site = config.merge(config.Site, job.get("site", {}), where=str(folder / "job.json"))
+    job = read_json(folder / JOB)
+    site = config.merge(config.Site, job.get("site", {}), where=str(folder / JOB))
     gpus = dist.local_world_size() if dist.device(run.loop.device).type == "cuda" else 0
     return emissions.Tracker(folder, attempt, site, gpus=gpus)
 
@@ -108,7 +108,7 @@ def number(folder: Path) -> int:
 def _next_number(folder: Path) -> int:
     """Return one more than the number of the last attempt that left an energy record or a failure; 0 if there is none."""
     recorded = [int(match[1]) for path in folder.glob("emissions-*.json") if (match := re.match(r"emissions-(\d{1,9})-", path.name))]
-    failed = [failure["attempt"] for failure in read_events(folder / "errors.jsonl")]
+    failed = [failure["attempt"] for failure in read_events(folder / ERRORS)]
     return max([*recorded, *failed], default=-1) + 1
 
 
@@ -143,7 +143,7 @@ class ErrorFile:
     """
 
     def __init__(self, folder: Path):
-        self._path, self._all = folder / ERROR, folder / "errors.jsonl"
+        self._path, self._all = folder / ERROR, folder / ERRORS
 
     def __enter__(self) -> None:
         self._attempt = _next_number(self._path.parent)
@@ -161,7 +161,7 @@ class ErrorFile:
         if dist.lost_peer(error):
             return  # the rank that failed records its error; a rank that was killed cannot, and the launcher continues from the checkpoint
         text = str(error).strip().split("\n")[0]
-        if disk_error := no_room(error):
+        if disk_error := full_disk_error(error):
             message = full_disk(disk_error)
         else:
             message = text if isinstance(error, ConfigError | Diverged) else f"{type(error).__name__}: {text}{_advice(error)}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from vitssl import config, dist, evaluators
 from vitssl.atomic import replacing
-from vitssl.config.evals import EARLY, FIRST, EvalConfig, evals_of, metric_of
+from vitssl.config.evals import EARLY, TOP_K, EvalConfig, evals_of, metric_of
 from vitssl.evaluators import Result
 from vitssl.files import read_json, write_json
 from vitssl.run_folder import BEST, DONE, EVALS, LAST, predictions_of, to_evaluate
@@ -134,4 +134,4 @@ def evaluate_folder(folder: Path, cfg: EvalConfig, checkpoint: str = LAST) -> di
     config.raise_first(cfg.problems(f"evals.{cfg.type}", config.load(folder)), str(folder))
     trained = load(folder, checkpoint)
     metrics = trained.evaluate({cfg.type: cfg})[cfg.type].metrics
-    return {key: value for key, value in metrics.items() if key != "top5" or len(trained.classes) > FIRST}
+    return {key: value for key, value in metrics.items() if key != "top5" or len(trained.classes) > TOP_K}

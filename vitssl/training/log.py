@@ -23,6 +23,7 @@ from vitssl import __version__, dist
 from vitssl.atomic import write_atomically
 from vitssl.config import dotted
 from vitssl.files import read_events
+from vitssl.run_folder import EVENTS
 from vitssl.terminal import console
 from vitssl.training import loggers
 from vitssl.words import about, counted, duration
@@ -53,7 +54,7 @@ class Log:
         self.active, self.lost_steps = active, 0
         if not active:
             return
-        self._path = folder / "metrics.jsonl"
+        self._path = folder / EVENTS
         # starts and ends of all earlier attempts stay, since they record what was spent
         last_steps = {"start": total_steps, "end": total_steps, "eval": step - to_evaluate}
         events = read_events(self._path)

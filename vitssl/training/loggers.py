@@ -15,6 +15,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from vitssl.config import ConfigError, dotted, read_yaml
 from vitssl.files import flock, open_lock, read_json, write_json
+from vitssl.run_folder import RUN
 
 KNOWN_AS = "loggers.json"  # in the run folder: the ids under which other loggers continue the run
 EXTRA = "pip install 'vitssl[loggers]'"
@@ -83,7 +84,7 @@ class WandB:
         try:
             self._run = wandb.init(
                 project=project, mode=mode, name=folder.name, id=run_id, resume="allow", dir=folder,
-                config=read_yaml(folder / "run.yaml", variables=False), settings=settings,
+                config=read_yaml(folder / RUN, variables=False), settings=settings,
             )  # fmt: skip
         except wandb.Error as error:
             raise Away(f"wandb: {_first_line(error)}", "loop.loggers") from None
@@ -118,7 +119,7 @@ class MLflow:
             self._client = MlflowClient()
             self._run = known_id or self._client.create_run(self._experiment(folder, name), run_name=folder.name).info.run_id
             if known_id is None:
-                fields = dotted(read_yaml(folder / "run.yaml", variables=False))
+                fields = dotted(read_yaml(folder / RUN, variables=False))
                 # without fields that are off
                 params = [Param(field, str(value)) for field, value in fields.items() if value not in (None, {})]
                 self._client.log_batch(self._run, params=params)

@@ -86,6 +86,6 @@ class RecordedPass(Pass):
 
 def make(model: nn.Module, run: Run, device: torch.device, scaler: torch.amp.GradScaler, parameters: Iterable[nn.Parameter]) -> Pass:
     """Return a recorded pass if the Run asks for it and it is possible, otherwise a plain one."""
-    if device.type == "cuda" and config.recorded(run, dist.world_size()):
+    if device.type == "cuda" and config.uses_cuda_graph(run, dist.world_size()):
         return RecordedPass(model, run, device, scaler, parameters)
     return Pass(model, run, device, scaler)

@@ -135,7 +135,7 @@ class TrainState:
             return True
         if dist.is_main():
             self.saver.wait()
-        return not dist.anywhere(dist.is_main() and not (self.folder / BEST).exists())[0]
+        return not dist.any_rank(dist.is_main() and not (self.folder / BEST).exists())[0]
 
     @property
     def class_counts_K(self) -> Tensor:
@@ -257,7 +257,7 @@ def _restore(train_state: TrainState, saved: dict[str, Any]) -> None:
 
 def _identity(run: Run) -> str:
     # without the parents' paths, since a runs folder may be moved, or have another path in a container
-    return config.identity(config.unstarted(run))
+    return config.identity(config.without_checkpoints(run))
 
 
 def save(train_state: TrainState) -> None:

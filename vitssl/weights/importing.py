@@ -18,7 +18,7 @@ from vitssl.config.weights import RELEASED, imported_folder
 from vitssl.costs import cost
 from vitssl.data.index import load_index
 from vitssl.files import check_place, hash_file, read_json, write_json
-from vitssl.run_folder import DONE, LAST, is_trained
+from vitssl.run_folder import COST, DONE, JOB, LAST, is_trained
 from vitssl.weights import released, shapes
 from vitssl.weights.layouts import HEAD, LAYOUT_TABLE, Layout, Names
 from vitssl.weights.shapes import Tensors
@@ -83,9 +83,9 @@ def describe(folder: Path) -> str:
     size, objectives = config.size_of(run.backbone), config.active(run.objectives)
     depths = "+".join(map(str, size.depths))
     heads = f", {size.num_heads} heads" if size.num_heads > 1 else ""
-    positions = f", {run.backbone.positions} positions" if config.module(run.backbone) == "vit" else ""
+    positions = f", {run.backbone.positions} positions" if config.family_name(run.backbone) == "vit" else ""
     channels = "its own channel statistics" if run.data.mean else f"data.normalize={run.data.normalize}"
-    network = f"{config.module(run.backbone)} of width {size.embed_dim}, depth {depths}{heads}{positions}"
+    network = f"{config.family_name(run.backbone)} of width {size.embed_dim}, depth {depths}{heads}{positions}"
     with_objectives = f" with {' and '.join(objectives)}" if objectives else ", no head"
     return f"{network}, for images of {run.data.image_size} px ({channels}){with_objectives}"
 
@@ -98,7 +98,7 @@ def _is_imported(folder: Path, key: str) -> bool:
     """
     if not folder.exists():
         return False
-    job = read_json(folder / "job.json")
+    job = read_json(folder / JOB)
     if job.get("identity") == key:
         return is_trained(folder)  # otherwise the import was interrupted, and is written again
     if "imported" in job:
@@ -283,8 +283,8 @@ def _data_facts(run: Run, num_classes: int, names: list[str]) -> dict[str, Any]:
 def _write(folder: Path, run: Run, network: nn.Module, data: dict[str, Any], facts: dict[str, Any]) -> None:
     """Write the files of a finished run, ``done.json`` last."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "job.json", {"schema": SCHEMA, "name": folder.name, "arm": "import", "stage": "import", "axes": {}, **facts})
+    write_json(folder / JOB, {"schema": SCHEMA, "name": folder.name, "arm": "import", "stage": "import", "axes": {}, **facts})
     config.save(run, folder)
     tensor_files.save(folder / LAST, {"model": network.state_dict(), "ema": None, "data": data})
-    write_json(folder / "cost.json", cost.measure(run, len(data["classes"])))
+    write_json(folder / COST, cost.measure(run, len(data["classes"])))
     write_json(folder / DONE, {"step": 0, "epochs": 0.0, "time_s": 0.0, "test": None, "test_best": None})

@@ -9,7 +9,7 @@ from urllib.request import getproxies
 import torch
 from torch import Tensor, nn
 
-from vitssl.config import ConfigError, unknown
+from vitssl.config import ConfigError, unknown_error
 from vitssl.config.base import closest
 from vitssl.data.loading.batch import Batch
 from vitssl.model import Model
@@ -71,7 +71,7 @@ def check_released(name: str) -> None:
     for weights in known:
         by_beginning.setdefault(weights.split(".")[0][: len(name)], []).append(weights)
     similar = [weights for beginning in closest(name.split(".")[0], list(by_beginning)) for weights in by_beginning[beginning]][:SUGGESTED]
-    reason = unknown(name, [], also=similar).reason if similar else f"{name!r} is not known (timm.list_pretrained() lists the names)"
+    reason = unknown_error(name, [], also=similar).reason if similar else f"{name!r} is not known (timm.list_pretrained() lists the names)"
     raise ConfigError(f"timm has no such weights: {reason}")
 
 

@@ -41,7 +41,7 @@ def architecture(run: Run, num_classes: int) -> Architecture:
         ConfigError: timm has no such network.
     """
     if (result := same_in_timm(run, num_classes)) is None:
-        if config.module(run.backbone) == "timm":
+        if config.family_name(run.backbone) == "timm":
             raise ConfigError(f"timm's {run.backbone.timm_model} has another classifier; {INSTEAD}")
         raise ConfigError(f"timm has no network like this {run.backbone.name}; export --to safetensors (with our names) or onnx")
     return result
@@ -53,7 +53,7 @@ def same_in_timm(run: Run, num_classes: int) -> Architecture | None:
     Raises:
         ConfigError: timm has no classifier like the Run's.
     """
-    family, size, backbone = config.module(run.backbone), config.size_of(run.backbone), run.backbone
+    family, size, backbone = config.family_name(run.backbone), config.size_of(run.backbone), run.backbone
     pool = {"cls": "token", "mean": "avg"}[_head(run).pool] if num_classes else {"vit": "token"}.get(family, "avg")
     args: dict[str, Any] = {"num_classes": num_classes, "global_pool": pool}
     transformer = {"embed_dim": size.embed_dim, "mlp_ratio": size.mlp_ratio, "qkv_bias": size.qkv_bias, "patch_size": size.patch_size}
@@ -112,6 +112,6 @@ def named_tensors(network: Model, run: Run, classifier: bool) -> dict[str, Tenso
             weight_KD = weight_KD * scale_D
         if cfg.norm == "fc":
             tensors = {name.replace("norm.", "fc_norm.") if name.startswith("norm.") else name: value for name, value in tensors.items()}
-        place = HEAD.get(config.module(run.backbone), "head")
+        place = HEAD.get(config.family_name(run.backbone), "head")
         tensors |= {f"{place}.weight": weight_KD, f"{place}.bias": bias_K}
     return {name: torch.clone(value.detach(), memory_format=torch.contiguous_format) for name, value in tensors.items()}

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from vitssl.config.base import Problem, inactive_problems, less_than
+from vitssl.config.base import Problem, inactive_problems, minimum_problems
 
 if TYPE_CHECKING:
     from vitssl.config.run import Run
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Pool = Literal["cls", "mean"]
 
 
-def of_pool(pool: str) -> set[str]:
+def pool_requirements(pool: str) -> set[str]:
     """Return the capabilities of a backbone that a pooled output requires."""
     return {"cls"} if pool == "cls" else set()
 
@@ -59,11 +59,11 @@ class ObjectiveConfig:
         """Return {field that has no effect, given the others: the setting of another field that it belongs to}."""
         return {}
 
-    def written_out(self) -> set[str]:
+    def explicit_defaults(self) -> set[str]:
         """Return the fields whose value is the one that their default, null, stands for."""
         return set()
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         """Yield what is wrong with the fields for ``run``; ``name`` is the dotted path of the objective, such as objectives.mae."""
-        yield from less_than(0, self, name, "weight")
+        yield from minimum_problems(0, self, name, "weight")
         yield from inactive_problems(self, name, self.inactive_fields())

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal, Optional
 
-from vitssl.config.backbones import family, module, num_intermediates
-from vitssl.config.base import Problem, inactive_problems, less_than, outside
+from vitssl.config.backbones import family, family_name, num_intermediates
+from vitssl.config.base import Problem, inactive_problems, interval_problems, minimum_problems
 from vitssl.config.objectives.base import ObjectiveConfig
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class HeadConfig:
         return {} if self.hidden_dim else {"activation": "a hidden_dim"}
 
     def head_problems(self, name: str, run: Run) -> Iterator[Problem]:
-        yield from less_than(1, self, name, "hidden_dim", "blocks")
+        yield from minimum_problems(1, self, name, "hidden_dim", "blocks")
         staged = len(family(run.backbone).widths) > 1
         if staged and (self.blocks > 1 or self.norm == "fc"):
             yield Problem(
@@ -45,7 +45,7 @@ class HeadConfig:
             yield Problem(
                 f"{name}.blocks", f"{self.blocks} is more than the {num_intermediates(run.backbone)} of backbone.name={run.backbone.name}"
             )
-        if self.norm == "fc" and module(run.backbone) == "timm":
+        if self.norm == "fc" and family_name(run.backbone) == "timm":
             yield Problem(f"{name}.norm", "timm's networks end in their norms, so that none is left to come after the mean; leave it out")
         if self.norm == "fc" and (self.pool != "mean" or self.blocks > 1):
             yield Problem(f"{name}.norm", "fc comes after the mean of the last block's patch tokens; set pool: mean and blocks: 1")
@@ -73,8 +73,8 @@ class ClassifyConfig(HeadConfig, ObjectiveConfig):
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from ObjectiveConfig.problems(self, name, run)
-        yield from outside("[0, 1)", self, name, "label_smoothing", share=True)
-        yield from less_than(0, self, name, "init_std")
+        yield from interval_problems("[0, 1)", self, name, "label_smoothing", share=True)
+        yield from minimum_problems(0, self, name, "init_std")
         yield from self.head_problems(name, run)
         for i, head in enumerate(self.extra_heads):
             yield from head.head_problems(f"{name}.extra_heads[{i}]", run)

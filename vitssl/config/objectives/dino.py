@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
 
-from vitssl.config.base import Problem, less_than, not_positive, outside
-from vitssl.config.objectives.base import ObjectiveConfig, Pool, of_pool
+from vitssl.config.base import Problem, interval_problems, minimum_problems, positive_problems
+from vitssl.config.objectives.base import ObjectiveConfig, Pool, pool_requirements
 
 if TYPE_CHECKING:
     from vitssl.config.run import Run
@@ -38,7 +38,7 @@ class DinoConfig(ObjectiveConfig):
     teacher_momentum: float = 0.996  # momentum of the teacher's moving average; rises to 1 along a cosine
 
     def requires(self) -> set[str]:
-        return of_pool(self.pool)
+        return pool_requirements(self.pool)
 
     def views(self) -> list[str]:
         return [self.view, self.second, *([self.local] if self.local else [])]
@@ -51,9 +51,9 @@ class DinoConfig(ObjectiveConfig):
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
-        yield from less_than(1, self, name, "hidden_dim", "bottleneck_dim", "out_dim", "layers")
-        yield from less_than(0, self, name, "freeze_last_layer_epochs", "warmup_teacher_temperature_epochs")
-        yield from not_positive(self, name, "student_temperature", "teacher_temperature", "warmup_teacher_temperature")
-        yield from outside("[0, 1]", self, name, "center_momentum", "teacher_momentum")
+        yield from minimum_problems(1, self, name, "hidden_dim", "bottleneck_dim", "out_dim", "layers")
+        yield from minimum_problems(0, self, name, "freeze_last_layer_epochs", "warmup_teacher_temperature_epochs")
+        yield from positive_problems(self, name, "student_temperature", "teacher_temperature", "warmup_teacher_temperature")
+        yield from interval_problems("[0, 1]", self, name, "center_momentum", "teacher_momentum")
         if len(set(self.views())) < len(self.views()):
             yield Problem(name, f"its views must all be different, not {', '.join(self.views())}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
 
 from vitssl.config.backbones import size_of, stage_strides_px, stride_px
-from vitssl.config.base import Problem, less_than
+from vitssl.config.base import Problem, minimum_problems
 from vitssl.config.data import view_px
 from vitssl.config.objectives.base import ObjectiveConfig
 
@@ -44,8 +44,8 @@ class DrlocConfig(ObjectiveConfig):
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
-        yield from less_than(1, self, name, "pairs", "hidden_dim", "num_classes")
-        yield from less_than(0, self, name, "warmup_epochs")
+        yield from minimum_problems(1, self, name, "pairs", "hidden_dim", "num_classes")
+        yield from minimum_problems(0, self, name, "warmup_epochs")
         if self.end_epoch is not None and self.end_epoch <= self.warmup_epochs:
             yield Problem(f"{name}.end_epoch", f"{self.end_epoch:g} is not after warmup_epochs={self.warmup_epochs:g}")
         if self.multi_scale and len(size_of(run.backbone).depths) < 2:

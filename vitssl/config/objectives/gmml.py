@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Optional
 
 from vitssl.config.backbones import BackboneConfig, family, num_intermediates, stride_px
-from vitssl.config.base import Problem, less_than, outside
+from vitssl.config.base import Problem, interval_problems, minimum_problems
 from vitssl.config.data import view_px
 from vitssl.config.objectives.base import ObjectiveConfig
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from vitssl.config.run import Run
 
 
-OF_TWELVE = (5, 7, 9, 11)  # the blocks that the paper fuses in its networks of twelve, counted from 0
+PAPER_BLOCKS = (5, 7, 9, 11)  # the blocks that the paper fuses in its networks of twelve, counted from 0
 MOST_BLOCKS = 960  # as many as the exponents of a float64 can order
 
 
@@ -108,8 +108,8 @@ class GmmlConfig(ObjectiveConfig):
         inactive |= {} if self.decoder_layers else {"activation": "decoder_layers"}
         return inactive | ({} if self.blocks is None or len(self.blocks) > 1 else {"fuse": "several blocks"})
 
-    def written_out(self) -> set[str]:
-        return {"blocks"} if self.blocks == list(OF_TWELVE) else set()
+    def explicit_defaults(self) -> set[str]:
+        return {"blocks"} if self.blocks == list(PAPER_BLOCKS) else set()
 
     def fused(self, backbone: BackboneConfig) -> list[int]:
         """Return the blocks whose outputs are fused, counted from 0 and sorted."""
@@ -118,7 +118,7 @@ class GmmlConfig(ObjectiveConfig):
             return sorted(block % count for block in self.blocks)
         if len(family(backbone).widths) > 1:
             return [count - 1]
-        return sorted({math.ceil((block + 1) * count / 12) - 1 for block in OF_TWELVE})
+        return sorted({math.ceil((block + 1) * count / 12) - 1 for block in PAPER_BLOCKS})
 
     def cells(self, size_px: int, patch_px: int) -> Cells:
         """Return the cells of an image of ``size_px``: patches with ``align: patch``, pixels otherwise."""
@@ -131,9 +131,9 @@ class GmmlConfig(ObjectiveConfig):
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
-        yield from outside("(0, 1]", self, name, "max_side", share=True)
+        yield from interval_problems("(0, 1]", self, name, "max_side", share=True)
         yield from self._corruption_problems(name, run)
-        yield from less_than(0, self, name, "decoder_layers")
+        yield from minimum_problems(0, self, name, "decoder_layers")
         yield from self._block_problems(name, run)
 
     def _corruption_problems(self, name: str, run: Run) -> Iterator[Problem]:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Optional
 
 from vitssl.config.backbones import BackboneConfig, num_intermediates
-from vitssl.config.base import Problem, checkpoint, less_than
+from vitssl.config.base import Problem, checkpoint, minimum_problems
 from vitssl.config.objectives.base import ObjectiveConfig
 
 if TYPE_CHECKING:
     from vitssl.config.run import Run
 
-PAPER = (0, 6, 11)  # the student's blocks in the paper
+PAPER_BLOCKS = (0, 6, 11)  # the student's blocks in the paper
 
 
 @dataclass
@@ -35,10 +35,10 @@ class LocalityConfig(ObjectiveConfig):
         if self.blocks is not None:
             return self.blocks
         count = num_intermediates(backbone)
-        return list(PAPER) if count > PAPER[-1] and len(self.stages) == len(PAPER) else spread(len(self.stages), count)
+        return list(PAPER_BLOCKS) if count > PAPER_BLOCKS[-1] and len(self.stages) == len(PAPER_BLOCKS) else spread(len(self.stages), count)
 
-    def written_out(self) -> set[str]:
-        return {"blocks"} if self.blocks == list(PAPER) else set()
+    def explicit_defaults(self) -> set[str]:
+        return {"blocks"} if self.blocks == list(PAPER_BLOCKS) else set()
 
     def reads_output(self) -> bool:
         return False
@@ -47,7 +47,7 @@ class LocalityConfig(ObjectiveConfig):
         yield from super().problems(name, run)
         if self.teacher is None:
             yield Problem(f"{name}.teacher", "name the trained teacher: an earlier stage of the arm, a run folder")
-        yield from less_than(1, self, name, "teacher_px")
+        yield from minimum_problems(1, self, name, "teacher_px")
         yield from self.teacher_backbone.problems(f"{name}.teacher_backbone", [(f"{name}.teacher_px", self.teacher_px)])
         blocks = self.student_blocks(run.backbone)
         if len(blocks) != len(self.stages) or not self.stages:

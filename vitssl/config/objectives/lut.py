@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from vitssl.config.base import Problem, less_than, not_positive, outside
+from vitssl.config.base import Problem, interval_problems, minimum_problems, positive_problems
 from vitssl.config.data import view_px
-from vitssl.config.objectives.base import Pool, negatives_problems, of_pool
+from vitssl.config.objectives.base import Pool, negatives_problems, pool_requirements
 from vitssl.config.objectives.reconstruction import ReconstructionConfig
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class LutConfig(ReconstructionConfig):
     teacher_momentum: float = 0.996  # momentum of the teacher's moving average; rises to 1 along a cosine
 
     def requires(self) -> set[str]:
-        pooled = of_pool(self.pool) if self.level != "token" else set()
+        pooled = pool_requirements(self.pool) if self.level != "token" else set()
         return super().requires() | pooled | ({"keep"} if self.target_mask_ratio else set())
 
     def views(self) -> list[str]:
@@ -61,11 +61,11 @@ class LutConfig(ReconstructionConfig):
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
-        yield from less_than(0, self, name, "reconstruction_weight", "context_weight")
-        yield from less_than(1, self, name, "hidden_dim")
+        yield from minimum_problems(0, self, name, "reconstruction_weight", "context_weight")
+        yield from minimum_problems(1, self, name, "hidden_dim")
         yield from self._view_problems(name, run)
         yield from self._context_problems(name, run)
-        yield from outside("[0, 1]", self, name, "teacher_momentum")
+        yield from interval_problems("[0, 1]", self, name, "teacher_momentum")
 
     def _view_problems(self, name: str, run: Run) -> Iterator[Problem]:
         if self.second == self.view:
@@ -94,7 +94,7 @@ class LutConfig(ReconstructionConfig):
             yield from self._infonce_problems(name, run)
 
     def _infonce_problems(self, name: str, run: Run) -> Iterator[Problem]:
-        yield from not_positive(self, name, "temperature")
+        yield from positive_problems(self, name, "temperature")
         if self.level != "pooled":
             yield Problem(f"{name}.level", "infonce tells images apart, not tokens; set pooled")
         yield from negatives_problems(name, run)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
-from vitssl.config.base import Problem, less_than, not_positive
+from vitssl.config.base import Problem, minimum_problems, positive_problems
 from vitssl.config.objectives.base import ObjectiveConfig, negatives_problems
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ class MaskedTokensConfig(ObjectiveConfig):
         yield from super().problems(name, run)
         if len(set(self.views())) < len(self.views()):
             yield Problem(name, f"its views must all be different, not {', '.join(self.views())}")
-        yield from less_than(0, self, name, "sparse_weight", "contrast_weight")
+        yield from minimum_problems(0, self, name, "sparse_weight", "contrast_weight")
         if not self.sparse_weight and not self.contrast_weight:
             yield Problem(name, "both of its terms have weight 0; leave it out, or set one")
-        yield from not_positive(self, name, "temperature")
+        yield from positive_problems(self, name, "temperature")
         if self.contrast_weight:
             yield from self._contrast_problems(name, run)
 

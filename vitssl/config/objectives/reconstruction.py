@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from vitssl.config.backbones import stride_px
-from vitssl.config.base import Problem, less_than, outside
+from vitssl.config.base import Problem, interval_problems, minimum_problems
 from vitssl.config.data import view_px
 from vitssl.config.objectives.base import ObjectiveConfig
 from vitssl.words import counted
@@ -48,7 +48,7 @@ class ReconstructionConfig(ObjectiveConfig):
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
-        yield from outside("(0, 1)", self, name, "mask_ratio", share=True)
+        yield from interval_problems("(0, 1)", self, name, "mask_ratio", share=True)
         if self.num_kept(run) < 1:
             reason = f"{self.mask_ratio} keeps none of {counted(self.num_tokens(run), 'token')}; lower it or use smaller patches"
             yield Problem(f"{name}.mask_ratio", reason)
@@ -60,6 +60,6 @@ class ReconstructionConfig(ObjectiveConfig):
                 reason = f"pixel_shuffle decodes every token, but hide=drop removes the hidden ones; set {name}.hide=mask"
                 yield Problem(f"{name}.decoder", reason)
             return
-        yield from less_than(1, self, name, "decoder_dim", "decoder_depth", "decoder_heads")
+        yield from minimum_problems(1, self, name, "decoder_dim", "decoder_depth", "decoder_heads")
         if self.decoder_dim % self.decoder_heads or self.decoder_dim % 4:
             yield Problem(f"{name}.decoder_dim", f"{self.decoder_dim} must be a multiple of decoder_heads={self.decoder_heads} and of 4")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vitssl.config.base import Problem, less_than, not_positive
-from vitssl.config.objectives.base import ObjectiveConfig, Pool, negatives_problems, of_pool
+from vitssl.config.base import Problem, minimum_problems, positive_problems
+from vitssl.config.objectives.base import ObjectiveConfig, Pool, negatives_problems, pool_requirements
 
 if TYPE_CHECKING:
     from vitssl.config.run import Run
@@ -33,7 +33,7 @@ class SimclrConfig(ObjectiveConfig):
     temperature: float = 0.1  # what the cosine similarities are divided by
 
     def requires(self) -> set[str]:
-        return of_pool(self.pool)
+        return pool_requirements(self.pool)
 
     def views(self) -> list[str]:
         return list(dict.fromkeys([self.view, self.second]))
@@ -43,8 +43,8 @@ class SimclrConfig(ObjectiveConfig):
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
-        yield from less_than(1, self, name, "hidden_dim", "out_dim", "layers")
-        yield from not_positive(self, name, "temperature")
+        yield from minimum_problems(1, self, name, "hidden_dim", "out_dim", "layers")
+        yield from positive_problems(self, name, "temperature")
         yield from negatives_problems(name, run)
         copies = 2 if self.second == self.view else 1
         for view in self.views():

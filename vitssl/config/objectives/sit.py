@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from vitssl.config.base import Problem, less_than, not_positive, not_rising, outside
+from vitssl.config.base import Problem, interval_problems, minimum_problems, positive_problems, rising_problems
 from vitssl.config.data import view_px
 from vitssl.config.objectives.base import ObjectiveConfig, negatives_problems
 
@@ -58,16 +58,16 @@ class SitConfig(ObjectiveConfig):
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
-        yield from less_than(1, self, name, "out_dim")
+        yield from minimum_problems(1, self, name, "out_dim")
         for key in ("gray", "blur", "sides"):
-            yield from not_rising(f"{name}.{key}", getattr(self, key), 1.0)
-        yield from outside("[0, 1]", self, name, "noise_area", "alien_area", share=True)
+            yield from rising_problems(f"{name}.{key}", getattr(self, key), 1.0)
+        yield from interval_problems("[0, 1]", self, name, "noise_area", "alien_area", share=True)
         for area in (self.noise_area, self.alien_area):
             if 0 <= area <= 1 and len(self.sides) == 2 and sum(self.sides) > 0 and (count := self.num_rectangles(area)) > MOST_RECTANGLES:
                 yield Problem(
                     f"{name}.sides", f"rectangles of {self.sides} would have to be {count} to fill {area}; at most {MOST_RECTANGLES}"
                 )
-        yield from not_positive(self, name, "temperature")
+        yield from positive_problems(self, name, "temperature")
         if (count := getattr(run.data.views, self.view).count) != 2:
             yield Problem(name, f"data.views.{self.view}.count is {count}; two views are compared, so it must be 2")
         if (px := view_px(run.data, self.view)) <= BLUR_RADIUS_PX:

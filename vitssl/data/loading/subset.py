@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitssl.config import ConfigError, Data, Run, Subset, classifies, needs_labels
-from vitssl.config.evals import FIRST, EvalConfig, FeaturesConfig
+from vitssl.config.evals import TOP_K, EvalConfig, FeaturesConfig
 from vitssl.data import UNLABELLED
 from vitssl.data.index import Index
 from vitssl.data.loading import groups
@@ -190,7 +190,7 @@ def _validation(index: Index, images: np.ndarray, data: Data, is_evaluated: bool
 
 def _check_metric(index: Index, val: np.ndarray, metric: str) -> None:
     """Refuse a metric by which no epoch can be chosen."""
-    if metric == "top5" and len(index.classes) <= FIRST:
+    if metric == "top5" and len(index.classes) <= TOP_K:
         raise ConfigError(f"of {counted(len(index.classes), 'class', 'classes')}, top-5 is always 100 %; choose another", "data.val_metric")
     lacking = [name for k, name in enumerate(index.classes) if not (index.label[val] == k).any()]
     if metric == "auc" and lacking:

@@ -21,7 +21,11 @@ def plot(grid: Grid) -> Plot | None:
         return None
     figure, axes = panels(len(shown), 3.9)
     for axis, m in zip(axes, shown, strict=True):
-        title_parts = [grid.label(m.row), grid.name(m.column) if grid.axis else "", m.evaluator if m.evaluator != grid.own_evaluator else ""]
+        title_parts = [
+            grid.label(m.row),
+            grid.name(m.column) if grid.axis else "",
+            m.evaluator if m.evaluator != grid.own_evaluator else "",
+        ]
         _draw(axis, m.confusion, ", ".join(filter(None, title_parts)))
     return "Confusion: the share of each class's images (row) that are classified as each class (column), mean over seeds, in %.", figure
 

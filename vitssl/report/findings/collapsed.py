@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import mean
 
-from vitssl.config.evals import OF_FEATURES
+from vitssl.config.evals import FEATURE_KINDS
 from vitssl.report.results.collect import RunFolder
 from vitssl.report.results.grid import Grid
 from vitssl.words import few
@@ -31,5 +31,5 @@ def _found(run: RunFolder) -> Iterator[tuple[str, float, float]]:
     """Each evaluator of features, its top-1 and that of chance, in %."""
     classes = run.job.get("data", {}).get("classes")
     for name, entry in run.evals.items():
-        if classes and entry["config"]["type"] in OF_FEATURES and "top1" in (metrics := run.metrics(name)):
+        if classes and entry["config"]["type"] in FEATURE_KINDS and "top1" in (metrics := run.metrics(name)):
             yield name, metrics["top1"], 100 / classes

@@ -7,7 +7,7 @@ from functools import lru_cache
 from statistics import mean
 
 from vitssl.config import Site
-from vitssl.config.evals import OF_TEST, metric_of
+from vitssl.config.evals import VAL_COUNTERPARTS, metric_of
 from vitssl.costs.emissions import names_grid
 from vitssl.report.findings import collapsed, unfinished
 from vitssl.report.findings.advice import next_steps, recommendation
@@ -18,7 +18,7 @@ from vitssl.report.results.grid import SEED, Grid
 from vitssl.report.results.stats import plus_minus
 from vitssl.report.table import number, signed
 from vitssl.report.units import quantity
-from vitssl.run_folder import lost_kwh
+from vitssl.run_folder import RUN, lost_kwh
 from vitssl.words import counted, few, listed
 
 MOST_SUBJECTS, MOST_LINES = 5, 2  # that a report begins with; sentences of one that stands there
@@ -93,7 +93,7 @@ def _unselected(grid: Grid) -> str:
     if not axes:
         return ""
     how = "to choose on held-out images, set `select` in the sweep and data.val_fraction"
-    if OF_TEST.get(grid.metric[0]) is None:
+    if VAL_COUNTERPARTS.get(grid.metric[0]) is None:
         how = "`select` chooses on held-out images, but only by a classifier's metric, such as top1"
     return f"No best value of {listed(axes)} is named, since choosing it on test images would bias the result; {how}."
 
@@ -170,7 +170,7 @@ def _total(sweep: Sweep) -> str:
 
 def _left_out(sweep: Sweep) -> str:
     """That runs of other commands are in the folder, which an earlier report may have shown."""
-    others = {path.parent for path in sweep.folder.glob("*/run.yaml")} - sweep.runs.keys()
+    others = {path.parent for path in sweep.folder.glob(f"*/{RUN}")} - sweep.runs.keys()
     if not others:
         return ""
     kept = "to bring them back, repeat the command that trained them; to keep both reports, set another name="

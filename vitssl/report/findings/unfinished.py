@@ -15,6 +15,7 @@ from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row
 from vitssl.report.results.schedule import CLASSIFY
 from vitssl.report.results.stats import difference
+from vitssl.run_folder import predictions_of
 from vitssl.words import few
 
 LEAST = 1.0  # points over the end of training that are worth a sentence
@@ -55,7 +56,7 @@ def _chance(grid: Grid, cells: list[Cell]) -> float | None:
     if metric == "balanced_accuracy":
         classes = {cell.last.job["data"]["classes"] for cell in cells if "data" in cell.last.job} - {0}
         return 100 / classes.pop() if len(classes) == 1 else None
-    files = [cell.last.path / f"predictions-{evaluator}.npz" for cell in cells]
+    files = [predictions_of(cell.last.path, evaluator) for cell in cells]
     if metric != "top1" or not all(path.is_file() for path in files):
         return None
     labels = [kept.predictions(path).labels_N for path in files]

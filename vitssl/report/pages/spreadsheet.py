@@ -8,7 +8,7 @@ from io import StringIO
 from itertools import combinations
 from statistics import mean
 
-from vitssl.config.evals import OWN
+from vitssl.config.evals import OWN_EVALS
 from vitssl.report.results.collect import Cell, RunFolder
 from vitssl.report.results.costs import images_per_s, macs
 from vitssl.report.results.grid import SEED, Grid
@@ -81,7 +81,7 @@ def _named(grid: Grid, row: Row, column: object) -> dict[str, object]:
 
 def _model(grid: Grid, row: Row, column: object, cell: Cell) -> dict[str, object]:
     run, cost = cell.last, cost_of(cell) or {}
-    metrics = {name: informative_metrics(run, name, run.metrics(name)) for name in (*OWN, *run.evals)}
+    metrics = {name: informative_metrics(run, name, run.metrics(name)) for name in (*OWN_EVALS, *run.evals)}
     return {
         **_named(grid, row, column), "seed": cell.axes.get(SEED), "run": run.path.name,
         **{f"{name}_{key}": value for name, scores in metrics.items() for key, value in scores.items() if isinstance(value, int | float)},

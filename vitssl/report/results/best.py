@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
-from vitssl.config.evals import OF_TEST, metric_of
+from vitssl.config.evals import VAL_COUNTERPARTS, metric_of
 from vitssl.report.results.collect import Cell
 from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row
@@ -35,7 +35,9 @@ def chosen_metric(grid: Grid) -> str:
     Top-1 is taken if the sweep's metric is another evaluator's, or if runs of an earlier version recorded nothing else.
     """
     evaluator, usual = grid.metric
-    return usual if evaluator in OF_TEST and all(cell.result("selected", usual) is not None for cell in _choosing(grid)) else "top1"
+    return (
+        usual if evaluator in VAL_COUNTERPARTS and all(cell.result("selected", usual) is not None for cell in _choosing(grid)) else "top1"
+    )
 
 
 def chosen_by(grid: Grid) -> str:

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from vitssl import sweep_folder
+from vitssl import run_folder, sweep_folder
 from vitssl.config import ConfigError, Site, fill, load
 from vitssl.config.evals import pending
 from vitssl.costs.emissions import grid_name, intensity_kg_per_kwh, names_grid
 from vitssl.files import read_events, read_json
 from vitssl.records import COST, EVALUATED, MEASURED, check_as
 from vitssl.report.results import kept
-from vitssl.run_folder import DONE, ERROR, EVALS
+from vitssl.run_folder import DONE, ERROR, ERRORS, EVALS, EVENTS, JOB, RUN
 from vitssl.words import printable
 
 SILENT_S = 300.0  # a running attempt records its energy every 10 s; without a record for this long it counts as interrupted
@@ -227,28 +227,26 @@ def read_folder(path: Path, site: Site) -> RunFolder:
     Raises:
         ConfigError: a record is damaged, or missing although the run is done.
     """
-    job, failure = read_json(path / "job.json"), read_json(path / ERROR)
+    job, failure = read_json(path / JOB), read_json(path / ERROR)
     site = fill(Site, job["site"]) if job.get("site") else site
     emissions = [read_json(p) for p in sorted(path.glob("emissions-*.json"))]
-    configured = load(path) if (path / "run.yaml").is_file() else None
+    configured = load(path) if (path / RUN).is_file() else None
     evals = read_json(path / EVALS)
     outdated = pending(configured, evals) if configured else {}
     run = RunFolder(
-        path, "waiting", error=printable(failure.get("message", "")), job=job, cost=read_json(path / "cost.json"),
+        path, "waiting", error=printable(failure.get("message", "")), job=job, cost=read_json(path / run_folder.COST),
         done=read_json(path / DONE), evals={name: entry for name, entry in evals.items() if name not in outdated},
         run=asdict(configured) if configured else {},
-        events=read_events(path / "metrics.jsonl"), emissions=emissions, spent=spent(emissions, site), site=site,
-        failures=[*read_events(path / "errors.jsonl"), *([failure] if failure else [])],
+        events=read_events(path / EVENTS), emissions=emissions, spent=spent(emissions, site), site=site,
+        failures=[*read_events(path / ERRORS), *([failure] if failure else [])],
     )  # fmt: skip
     if run.done:  # the speed of an imported network is not measured
-        check_as(MEASURED if "imported" in job else COST, run.cost, path / "cost.json")
+        check_as(MEASURED if "imported" in job else COST, run.cost, path / run_folder.COST)
     if run.done and "imported" not in job:
-        if not run.events and (path / "metrics.jsonl").exists():
-            raise ConfigError(
-                "it has no complete line although the run is done; restore it from a backup", place=str(path / "metrics.jsonl")
-            )
+        if not run.events and (path / EVENTS).exists():
+            raise ConfigError("it has no complete line although the run is done; restore it from a backup", place=str(path / EVENTS))
         if not run.run:
-            raise ConfigError("it is missing although the run is done; restore it from a backup", place=str(path / "run.yaml"))
+            raise ConfigError("it is missing although the run is done; restore it from a backup", place=str(path / RUN))
     kept.check(path)
     run.status = _status(run)
     return run

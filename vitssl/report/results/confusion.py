@@ -11,6 +11,7 @@ from vitssl.report.results import kept
 from vitssl.report.results.collect import Cell
 from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row
+from vitssl.run_folder import predictions_of
 
 MOST_COUNTED = 10_000  # the most classes of a matrix: 800 MB
 
@@ -45,7 +46,7 @@ def confusion(done: list[Cell], evaluator: str) -> Confusion | None:
 
     None if a run saved no predictions, if the classes differ, or if there are too many classes for a matrix in memory.
     """
-    paths = [cell.last.path / f"predictions-{evaluator}.npz" for cell in done]
+    paths = [predictions_of(cell.last.path, evaluator) for cell in done]
     if not paths or not all(path.is_file() for path in paths):
         return None
     saved = [kept.predictions(path) for path in paths]

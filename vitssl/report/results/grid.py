@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from vitssl.config.evals import OF_TEST, Metric, measured_by, metric_parts
+from vitssl.config.evals import VAL_COUNTERPARTS, Metric, measured_by, metric_parts
 from vitssl.report.results.collect import Cell, Sweep
 from vitssl.report.results.folds import of_folds, overlap_of
 from vitssl.report.results.hyperparameters import fields_between, fields_between_arms, is_setting, sets_hyperparameters
@@ -26,6 +26,7 @@ from vitssl.report.results.images import estimate_image_errors
 from vitssl.report.results.layout import Layout
 from vitssl.report.results.rows import Row, changes_nothing, without
 from vitssl.report.results.stats import Difference, difference
+from vitssl.run_folder import predictions_of
 from vitssl.words import listed
 
 Reading = tuple[str, str]  # the name of an evaluator, and the key of its metric
@@ -48,7 +49,7 @@ class Grid(Layout):
     @property
     def own_evaluator(self) -> str:
         """The run's own evaluator on the test images: that of the sweep's metric, or otherwise the one after the last epoch (``test``)."""
-        return self.metric[0] if self.metric[0] in OF_TEST else "test"
+        return self.metric[0] if self.metric[0] in VAL_COUNTERPARTS else "test"
 
     @property
     def measured(self) -> Metric:
@@ -228,7 +229,7 @@ class Grid(Layout):
         """Return the prediction files of the cells of ``seeds`` that have the metric, or of all such cells if ``seeds`` is empty."""
         evaluator, metric = reading
         done = [cell for cell in row.columns[column] if cell.result(evaluator, metric) is not None]
-        return [cell.last.path / f"predictions-{evaluator}.npz" for cell in done if not seeds or cell.axes.get(SEED) in seeds]
+        return [predictions_of(cell.last.path, evaluator) for cell in done if not seeds or cell.axes.get(SEED) in seeds]
 
 
 def _with_image_errors(gap: Difference | None, cells: list[Cell], files: list[list[Path] | None], reading: Reading) -> Difference | None:
@@ -263,5 +264,5 @@ def lay_out(sweep: Sweep) -> Grid:
     if select:
         evaluator, metric = laid_out.metric
         for row in rows:
-            row.choose(select, metric, evaluator, OF_TEST.get(evaluator) or "val")
+            row.choose(select, metric, evaluator, VAL_COUNTERPARTS.get(evaluator) or "val")
     return laid_out

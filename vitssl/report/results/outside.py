@@ -9,6 +9,7 @@ from typing import Any
 from vitssl.config import Run, checkpoint_fields, dotted
 from vitssl.files import read_json
 from vitssl.report.results.collect import RunFolder, Sweep
+from vitssl.run_folder import JOB
 from vitssl.words import listed
 
 
@@ -36,7 +37,7 @@ def reused(sweep: Sweep) -> str:
 
 def _named(start: Path) -> str:
     """Return the name of a run that another one starts from; of imported weights, that of their file."""
-    imported = read_json(start / "job.json").get("imported") if start.is_dir() else None
+    imported = read_json(start / JOB).get("imported") if start.is_dir() else None
     return _imported(imported) if imported else start.name
 
 

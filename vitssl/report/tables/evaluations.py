@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vitssl.config.evals import BINS, FIRST, KINDS, METRICS, OF_FEATURES, OWN, metric_of
+from vitssl.config.evals import BINS, FEATURE_KINDS, KINDS, METRICS, OWN_EVALS, TOP_K, metric_of
 from vitssl.report.results.best import chosen_by, chosen_metric, weights_text
 from vitssl.report.results.collect import RunFolder
 from vitssl.report.results.confusion import Confusion, matrices
@@ -24,7 +24,7 @@ def table(grid: Grid) -> Table | None:
     """Return every metric of every evaluator, by arm and stage; None if that would only repeat the main table."""
     rows, new = [], False
     for users, stage, runs in _distinct_stages(grid):
-        for name in dict.fromkeys([*OWN, *(name for run in runs for name in run.evals)]):
+        for name in dict.fromkeys([*OWN_EVALS, *(name for run in runs for name in run.evals)]):
             if evaluated := [run for run in runs if run.metrics(name)]:
                 by_seed = [informative_metrics(run, name, run.metrics(name)) for run in runs]
                 by_metric = {metric: [scores[metric] for scores in by_seed if metric in scores] for metric in METRICS}
@@ -37,7 +37,7 @@ def table(grid: Grid) -> Table | None:
     caption = (
         "After the last epoch of each stage, mean ± standard deviation over finished seeds. test, val and test_ema are the run's own "
         "classifier; selected and selected_val are too, on test and held-out images at the epoch that the latter choose; "
-        f"{listed(OF_FEATURES)} are fitted to frozen features of the labelled training images, without augmentation. NLL: mean "
+        f"{listed(FEATURE_KINDS)} are fitted to frozen features of the labelled training images, without augmentation. NLL: mean "
         f"cross-entropy; AUC: one class against the rest, averaged; ECE: {BINS} bins. {LOWER_IS_BETTER}"
     )
     return Table("Evaluations", header, rows, caption, left=frozenset(range(5))).trimmed()
@@ -78,7 +78,7 @@ def _difference_entry(gap: Difference | None) -> Entry:
 def informative_metrics(run: RunFolder, name: str, metrics: dict[str, float]) -> dict[str, float]:
     """Return an evaluator's informative metrics: with five classes or fewer, the right one is always among the first five."""
     other_shards = (run.evals.get(name, {}).get("config") or {}).get("shards")  # their number of classes is not recorded
-    if other_shards or run.job.get("data", {}).get("classes", FIRST + 1) > FIRST:
+    if other_shards or run.job.get("data", {}).get("classes", TOP_K + 1) > TOP_K:
         return metrics
     return {key: value for key, value in metrics.items() if key != "top5"}
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from vitssl.config import ConfigError
 from vitssl.config.base import closest
-from vitssl.config.evals import OF_TEST
+from vitssl.config.evals import VAL_COUNTERPARTS
 from vitssl.report.results import costs, outside, schedule
 from vitssl.report.results.best import near_best, weights_text
 from vitssl.report.results.collect import Cell, Sweep
@@ -286,7 +286,7 @@ def tested(grid: Grid) -> str:
     """Return the number of test images and their set, in words; empty if the models are tested on several sets."""
     runs = [cell.last for row in grid.rows for cell in row.done if "data" in cell.last.job]
     sets = {(run.job["data"]["name"], 0 if grid.folds else run.job["data"]["test_images"]) for run in runs}
-    if len(sets) != 1 or grid.metric[0] not in OF_TEST:
+    if len(sets) != 1 or grid.metric[0] not in VAL_COUNTERPARTS:
         return ""
     name, count = sets.pop()
     return f" on the {counted(count, 'test image')} of {name}" if count else f" on {grid.folds} folds of {name}, one per seed,"
