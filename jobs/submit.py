@@ -33,6 +33,7 @@ from jobs.slurm.preflight import check_disk, error_location
 from jobs.source import snapshot
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Site
+from vitssl.costs.emissions import visible_gpus
 from vitssl.terminal import console as screen
 from vitssl.words import counted, note
 
@@ -101,8 +102,9 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
     planned = cells(spec)
     stages = [stage for cell in planned for stage in cell.stages]
     if options.smoke:
+        on_cpus = executor == "local" and not visible_gpus()
         for stage in stages:
-            stage.run = smoke.shrink(stage.run, spec, runs, stage.where)
+            stage.run = smoke.shrink(stage.run, spec, runs, stage.where, on_cpus)
     with error_location(spec, site_profile.file_of(profile_name)):
         prepare.check_machine(stages, site, here=executor == "local")
     missing, unfetched = prepare.shards(stages, options.dry_run), weights.prepare(stages)

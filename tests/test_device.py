@@ -106,7 +106,7 @@ def runs_of(path, place):
     for stage in (stage for cell in cells(spec) for stage in cell.stages):
         parts = (stage.run.backbone, stage.run.objectives, stage.run.data.views)
         found.setdefault(json.dumps([dataclasses.asdict(part) for part in parts], sort_keys=True), stage)
-    return [smoke.shrink(stage.run, spec, place, stage.where) for stage in found.values()]
+    return [smoke.shrink(stage.run, spec, place, stage.where, on_cpus=False) for stage in found.values()]
 
 
 @pytest.mark.release

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch._dynamo.testing import CompileCounter
 
+from jobs.inputs import prepare
 from tests.ranks import free_port, spawn
 from vitssl import dist
 
@@ -76,6 +77,13 @@ def _late(rank: int, port: int, folder: str) -> None:
         outcome = "gave up"
     Path(folder, str(rank)).write_text(outcome)
     os._exit(0)  # the group is broken
+
+
+def test_bf16_is_emulated_by_a_cpu_of_which_the_launcher_says_so() -> None:
+    info = dict(line.split(":", 1) for line in prepare.CPU_INFO.read_text().splitlines() if ":" in line)
+    flags = {word for name, words in info.items() if name.strip() in ("flags", "Features") for word in words.split()}
+    assert dist.is_bf16_emulated(torch.device("cpu"), "bf16") == (not any(kind <= flags for kind in prepare.WITH_BF16))
+    assert not dist.is_bf16_emulated(torch.device("cpu"), "fp32") and not dist.is_bf16_emulated(torch.device("cpu"), "fp16")
 
 
 @pytest.mark.release

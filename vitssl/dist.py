@@ -95,8 +95,12 @@ def seed(where: torch.device, value: int) -> None:
 
 
 def is_bf16_emulated(where: torch.device, precision: str) -> bool:
-    """Whether the Run's precision is bf16 and the GPU has no native bf16, as it is older than Ampere."""
-    return where.type == "cuda" and precision == "bf16" and torch.cuda.get_device_capability(where) < (8, 0)
+    """Whether the Run's precision is bf16 and its device has none: a GPU older than Ampere, or a CPU without AVX-512 (or ARM's bf16)."""
+    if precision != "bf16":
+        return False
+    if where.type == "cuda":
+        return torch.cuda.get_device_capability(where) < (8, 0)
+    return not (torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def start(where: torch.device, timeout_s: float = 1800.0) -> None:

@@ -239,7 +239,8 @@ def _train(folder: Path, run: Run) -> int:
             **machine(train_state.device),
         )  # fmt: skip
         if dist.is_bf16_emulated(train_state.device, run.loop.precision):
-            log.say(f"{folder.name}: this GPU has no native bf16, which makes it slow; use loop.precision=fp16")
+            device, precision = ("GPU", "fp16") if train_state.device.type == "cuda" else ("CPU", "fp32")
+            log.say(f"{folder.name}: this {device} has no native bf16, which makes it slow; use loop.precision={precision}")
         if progress.step:
             log.say(f"{folder.name}: continues after step {progress.step} of {train_state.total_steps}")
         try:

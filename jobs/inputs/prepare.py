@@ -25,6 +25,10 @@ from vitssl.data.sources.build_line import build_command
 from vitssl.data.sources.opening import check_kind, names_a_source
 from vitssl.files import is_writable, nearest_existing, user_cache_name
 from vitssl.version import ROOT
+from vitssl.words import note
+
+CPU_INFO = Path("/proc/cpuinfo")
+WITH_BF16 = ({"avx512bw", "avx512vl", "avx512dq"}, {"bf16"})  # flags of CPUs, x86's and ARM's, for which oneDNN has kernels of bf16
 
 
 def shards(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
@@ -154,6 +158,7 @@ def check_machine(stages: Iterable[Stage], site: Site, here: bool) -> None:
     _check_loggers(stages, site)
     if here:
         _check_gpu(stages)
+        _note_slow_bf16(stages)
         _check_compiler(stages)
         _check_container(site)
         _check_cache(stages, site)
@@ -165,6 +170,15 @@ def _check_gpu(stages: list[Stage]) -> None:
     if on_cuda and not visible_gpus():
         with on_cuda[0].error_location():
             raise ConfigError("this machine has no visible NVIDIA GPU; set loop.device=auto or cpu", "loop.device")
+
+
+def _note_slow_bf16(stages: list[Stage]) -> None:
+    """Note that Runs are to train in bf16 on a CPU without it, which took 15 times as long as fp32 where we measured it (docs/speed.md)."""
+    if visible_gpus() or not any(stage.run.loop.precision == "bf16" for stage in stages):
+        return
+    flags = next((line.split() for line in CPU_INFO.read_text().splitlines() if line.startswith(("flags", "Features"))), [])
+    if not any(kind <= {*flags} for kind in WITH_BF16):
+        note("this machine has no GPU, and its CPU no native bf16, which makes it slow; use loop.precision=fp32")
 
 
 def _check_compiler(stages: list[Stage]) -> None:

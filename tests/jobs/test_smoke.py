@@ -18,7 +18,7 @@ def tiny(place: Path, fields: str) -> dict[str, Stage]:
     spec = smoke.narrow(sweep.read("sweep.yaml"))
     stages = {f"{cell.arm}.{stage.name}": stage for cell in cells(spec) for stage in cell.stages}
     for stage in stages.values():
-        stage.run = smoke.shrink(stage.run, spec, place / "runs", stage.where)
+        stage.run = smoke.shrink(stage.run, spec, place / "runs", stage.where, on_cpus=False)
     return stages
 
 
@@ -69,5 +69,5 @@ def test_a_run_that_holds_a_split_out_holds_out_images(place: Path) -> None:
     """The digits have no such split, and what chooses an epoch, or is chosen by it, is tried too."""
     (place / "sweep.yaml").write_text(EXAMPLE.replace("shards: shards/digits", "shards: shards/digits, val_split: valid", 1))
     spec = smoke.narrow(sweep.read("sweep.yaml"))
-    runs = [smoke.shrink(stage.run, spec, place / "runs", stage.where) for cell in cells(spec) for stage in cell.stages]
+    runs = [smoke.shrink(stage.run, spec, place / "runs", stage.where, on_cpus=False) for cell in cells(spec) for stage in cell.stages]
     assert runs and {(run.data.val_split, run.data.val_fraction) for run in runs} == {(None, 0.2)}

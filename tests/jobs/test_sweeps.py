@@ -94,7 +94,7 @@ def test_every_arm_trains_evaluates_and_is_reported(
     planned = cells(spec)
     for cell in planned:
         for stage in cell.stages:
-            stage.run = smoke.shrink(stage.run, spec, tmp_path, stage.where)
+            stage.run = smoke.shrink(stage.run, spec, tmp_path, stage.where, on_cpus=True)
             stage.run.loop.threads, stage.run.loop.device, stage.run.data.cache_dir = 1, "cpu", str(few_digits.with_name("cache"))
     prepare.build(prepare.shards(stage for cell in planned for stage in cell.stages), Site())
     graph = link(spec, planned, tmp_path / spec.name, plan_shards.fingerprint)

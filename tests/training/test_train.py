@@ -19,7 +19,7 @@ import vitssl
 from tests.conftest import but_for_a_release
 from tests.objectives.conftest import declared
 from tests.ranks import run_ranks, start_programs, start_ranks
-from vitssl import config, train
+from vitssl import config, dist, train
 from vitssl.checkpoints.run_checkpoint import Progress
 from vitssl.config import ConfigError
 from vitssl.config.evals import ClassificationConfig
@@ -556,7 +556,7 @@ def test_golden_loss_curve(folder, name):
 
 
 @pytest.mark.parametrize("half", ["bf16", "fp16"])
-def test_sixteen_bits_stay_near_fp32(folder, half):
+def test_sixteen_bits_stay_near_fp32(folder, half, capsys):
     curves = []
     for precision in ("fp32", half):
         run = folder(precision, SSAT, {"loop": {"max_steps": 6, "log_every": 1, "precision": precision}})
@@ -564,6 +564,8 @@ def test_sixteen_bits_stay_near_fp32(folder, half):
         curves.append([e["loss"] for e in read_events(run / "metrics.jsonl") if e["event"] == "train"])
     assert curves[0] == pytest.approx(curves[1], abs=0.03)
     assert curves[0] != curves[1]
+    emulated = dist.is_bf16_emulated(torch.device("cpu"), half)
+    assert ("this CPU has no native bf16, which makes it slow; use loop.precision=fp32" in capsys.readouterr().out) == emulated
 
 
 def test_in_fp16_the_scale_of_the_loss_is_resumed_too(folder, tmp_path, monkeypatch):
