@@ -565,7 +565,7 @@ def test_sixteen_bits_stay_near_fp32(folder, half, capsys):
     assert curves[0] == pytest.approx(curves[1], abs=0.03)
     assert curves[0] != curves[1]
     emulated = dist.is_bf16_emulated(torch.device("cpu"), half)
-    assert ("this CPU has no native bf16, which makes it slow; use loop.precision=fp32" in capsys.readouterr().out) == emulated
+    assert ("this CPU has no native bf16, which makes it slow; use loop.precision=fp32" in capsys.readouterr().err) == emulated
 
 
 def test_in_fp16_the_scale_of_the_loss_is_resumed_too(folder, tmp_path, monkeypatch):
