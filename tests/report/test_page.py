@@ -18,7 +18,8 @@ from vitssl.report.figures import plots
 from vitssl.report.pages.sections import compared_text
 from vitssl.report.results.collect import collect
 from vitssl.report.results.grid import lay_out
-from vitssl.report.tables import evaluations
+from vitssl.report.table import DASH
+from vitssl.report.tables import details, evaluations, spending
 
 VOID = {"input", "meta", "br", "path", "use", "wbr"}
 
@@ -90,6 +91,15 @@ def test_on_a_cpu_hours_are_of_the_device_and_there_is_no_estimate(sweep, emissi
     text = report.write(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make=make)).read_text()
     assert "device-hours" in text and "GPU-hours" not in text.split("<main>")[1]
     assert "kg CO2e estimate" not in text.split("Cost in detail")[0]
+
+
+def test_beside_runs_on_gpus_one_on_a_cpu_was_busy_on_none(sweep, emissions_record):
+    """Its CPU-hours would stand under the header of GPU-busy hours."""
+    make = {("scratch", 0): {"records": [emissions_record(gpus=0)]}, ("ssat", 0): {"records": [emissions_record(gpu_busy_s=1800.0)]}}
+    laid_out = lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0}, {"seed": [0]}, columns=None, make=make)))
+    for table in (spending.cost(laid_out), details.runs(laid_out.sweep)):
+        on_cpu, on_gpu = (row[table.header.index("of them GPU-busy hours")].text for row in table.rows)
+        assert (on_cpu, on_gpu) == (DASH, "0.500")
 
 
 def test_a_numeric_axis_becomes_a_line(sweep):

@@ -27,6 +27,12 @@ def negatives_problems(name: str, run: Run) -> Iterator[Problem]:
         yield Problem(name, "loop.micro_batch_size may split the batch, whose other images serve as negatives; leave it out")
 
 
+def repeated_view_problems(name: str, views: list[str]) -> Iterator[Problem]:
+    """Yield the problem of an objective at ``name`` that compares views of which two are the same."""
+    if len(set(views)) < len(views):
+        yield Problem(name, f"its views must all be different, not {', '.join(views)}")
+
+
 @dataclass
 class ObjectiveConfig:
     """The fields that every objective has, and what it requires of a Run."""

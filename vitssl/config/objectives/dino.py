@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
 
 from vitssl.config.base import Problem, interval_problems, minimum_problems, positive_problems
-from vitssl.config.objectives.base import ObjectiveConfig, Pool, pool_requirements
+from vitssl.config.objectives.base import ObjectiveConfig, Pool, pool_requirements, repeated_view_problems
 
 if TYPE_CHECKING:
     from vitssl.config.run import Run
@@ -55,5 +55,4 @@ class DinoConfig(ObjectiveConfig):
         yield from minimum_problems(0, self, name, "freeze_last_layer_epochs", "warmup_teacher_temperature_epochs")
         yield from positive_problems(self, name, "student_temperature", "teacher_temperature", "warmup_teacher_temperature")
         yield from interval_problems("[0, 1]", self, name, "center_momentum", "teacher_momentum")
-        if len(set(self.views())) < len(self.views()):
-            yield Problem(name, f"its views must all be different, not {', '.join(self.views())}")
+        yield from repeated_view_problems(name, self.views())

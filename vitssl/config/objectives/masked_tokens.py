@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
 from vitssl.config.base import Problem, minimum_problems, positive_problems
-from vitssl.config.objectives.base import ObjectiveConfig, negatives_problems
+from vitssl.config.objectives.base import ObjectiveConfig, negatives_problems, repeated_view_problems
 
 if TYPE_CHECKING:
     from vitssl.config.run import Run
@@ -39,8 +39,7 @@ class MaskedTokensConfig(ObjectiveConfig):
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
         yield from super().problems(name, run)
-        if len(set(self.views())) < len(self.views()):
-            yield Problem(name, f"its views must all be different, not {', '.join(self.views())}")
+        yield from repeated_view_problems(name, self.views())
         yield from minimum_problems(0, self, name, "sparse_weight", "contrast_weight")
         if not self.sparse_weight and not self.contrast_weight:
             yield Problem(name, "both of its terms have weight 0; leave it out, or set one")

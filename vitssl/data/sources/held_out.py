@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 from vitssl.config import ConfigError
 from vitssl.data.sources.samples import Options, Sample
+from vitssl.data.sources.splits import SPELLINGS
 from vitssl.words import first_few
 
 SHARES = ("test", "val")  # options that hold out a share of the training images
 OPTIONS = (*SHARES, "seed")
-SPELLINGS = {"test": ("test", "testing"), "val": ("val", "valid", "validation")}  # names of these splits if the source has them already
 MOST_DIGITS = 100  # digits of a seed
 LEAVE_OUT = "leave the images of such classes out"
 

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 TRAIN = ("train", "training")
-HELD_OUT = ("test", "testing", "val", "valid", "validation")  # the first that exists is the test split, the next one the split "val"
+SPELLINGS = {"test": ("test", "testing"), "val": ("val", "valid", "validation")}
+HELD_OUT = (*SPELLINGS["test"], *SPELLINGS["val"])  # the first that exists is the test split, the next one the split "val"
 UNLABELED = "unlabeled"
 UNLABELED_SPELLINGS = (UNLABELED, "unlabelled")
 LEFT_BEHIND = ("__MACOSX", "@eaDir")  # folders in archives that were made on a Mac, and on a Synology

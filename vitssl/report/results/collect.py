@@ -159,6 +159,11 @@ class Sweep:
         return "of them GPU-busy hours" if self.on_gpu else "CPU-hours"
 
     @property
+    def busy_key(self) -> str:
+        """The figure of `RunFolder.spent` under `busy_name`; among runs on GPUs, a run on a CPU has none."""
+        return "gpu_busy_hours" if self.on_gpu else "cpu_hours"
+
+    @property
     def on_gpu(self) -> bool:
         """Whether any run used a GPU."""
         return any(run.spent["gpu_hours"] > 0 for run in self.runs.values())

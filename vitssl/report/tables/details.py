@@ -99,8 +99,7 @@ def _run(sweep: Sweep, run: RunFolder) -> list[Entry]:
     points = [", ".join([c.arm, *(f"{axis} {value}" for axis, value in c.axes.items())]) for c in users]
     evaluator, metric = metric_parts(sweep.facts["metric"])
     score = run.metrics(evaluator).get(metric) if run.status == "done" else None
-    busy = "gpu_busy_hours" if run.spent["gpu_hours"] else "cpu_hours"
-    spent = [figure(run.spent[name] or None) for name in ("device_hours", busy, "energy_kwh", "co2e_kg")]
+    spent = [figure(run.spent[name] or None) for name in ("device_hours", sweep.busy_key, "energy_kwh", "co2e_kg")]
     site = Entry(energy.site_of(run) if run.emissions else DASH, NOTE)
     detail = f" at {run.progress}" if run.status != "done" and run.progress else ""
     detail = f": {run.error}" if run.status in ("failed", "unreadable") else detail

@@ -19,7 +19,8 @@ from vitssl.words import listed
 def cost(grid: Grid) -> Table:
     """Return what one model of every arm cost, for every column."""
     rows = [
-        [*model_entries(grid, row, column), *_training(grid, row, column, done), *_spending(done)] for row, column, done in grid.models()
+        [*model_entries(grid, row, column), *_training(grid, row, column, done), *_spending(done, grid.sweep.busy_key)]
+        for row, column, done in grid.models()
     ]
     spent = ["PMACs of training", f"against {grid.baselines()}", grid.sweep.hours_name, grid.sweep.busy_name]
     spent += ["kWh", "kg CO2e tracked", "kg CO2e estimate", currency(grid.sweep)]
@@ -32,14 +33,13 @@ def _training(grid: Grid, row: Row, column: Any, done: list[Cell]) -> list[Entry
     return [training(done), Entry(str(relative)) if relative else Entry()]
 
 
-def _spending(done: list[Cell]) -> list[Entry]:
-    """Return hours in all and busy hours, kWh, CO2e tracked and estimated, and money, each with its spread over seeds.
+def _spending(done: list[Cell], busy_key: str) -> list[Entry]:
+    """Return hours in all and busy hours (``busy_key``), kWh, CO2e tracked and estimated, and money, each with its spread over seeds.
 
     A dash stands for what was not recorded, or does not exist for a CPU or for a site without a price.
     """
     costs = costs_of(done)
-    busy = "gpu_busy_hours" if any(cost["gpu_hours"] for cost in costs) else "cpu_hours"
-    names = ("device_hours", busy, "energy_kwh", "co2e_kg", "estimate_kg", "money")
+    names = ("device_hours", busy_key, "energy_kwh", "co2e_kg", "estimate_kg", "money")
     return [_mean([cost[name] for cost in costs]) for name in names]
 
 
