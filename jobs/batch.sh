@@ -1,25 +1,25 @@
-# How the batch script of a run ends: sourced with $run, the run's folder, and $job, SLURM's id of it.
+# How a run's batch script ends. It is sourced with $run, the run's folder, and $job, the id of the job in SLURM.
 #
-# A job that was stopped or killed goes back into the queue, and what it then finds in its folder it goes on from. What it remembers of
-# its restarts is in its comment (`squeue -o %k`), not in the folder, which may be read-only, full, or out of inodes.
+# A job that was stopped or killed is requeued, and continues from the state in the run's folder. The number of its restarts is kept in the
+# job's comment (`squeue -o %k`) instead of the folder, which may be read-only, full, or out of inodes.
 
-# a site's `setup` may have set these, with which the script would end at the first answer of no
+# the `setup` lines of a site may have set these options, which would end the script at the first command that fails
 set +eu +o pipefail
 
-# a person's own ways of looking at the queue would hide the job
+# a user's own settings of squeue, such as a filter, could hide the job
 unset ${!SQUEUE_@}
 
-most=3  # restarts in a row without progress, before it is held
+most=3  # restarts without progress, one after the other, before the job is held
 
-# what changes as a run gets on, in training and in evaluation; both are written under another name and moved into place
+# Print what changes when a run makes progress. Both files are replaced as a whole, so that their inodes change.
 saved() { stat -c '%n %i %y' "$run/last.pt" "$run/evals.json" 2>/dev/null; }
 begun_with=$(saved)
 
-# seconds for a step to end once its run is done. Where its slurmstepd was killed it never does, srun would wait until the time limit, and
-# SLURM would cancel what waits for this job
+# Seconds that the job step may take to end after its run is done. If its slurmstepd was killed, the step never ends: srun would wait until
+# the time limit, and SLURM would then cancel the jobs that depend on this one.
 ending=60
 trained=
-[ -e "$run/done.json" ] && trained=1  # what is left to do is to evaluate it
+[ -e "$run/done.json" ] && trained=1  # only evaluations are left to do
 is_done() { [ -z "$trained" ] && [ -e "$run/done.json" ]; }
 leave() {
   until is_done; do sleep 5; done
@@ -27,7 +27,8 @@ leave() {
   kill -9 "$1"
 }
 
-# whoever signals the batch script means the run: its tasks are asked, save and leave. A shell hears of signals only while it waits
+# A signal to the batch script is meant for the run: pass it on to its tasks, which save and exit. While srun runs in the foreground the
+# shell would not handle signals, so it runs in the background and the shell waits.
 ask() { scancel --signal=USR2 "$job"; }
 trap ask USR2 TERM
 srun() {
@@ -40,12 +41,12 @@ srun() {
   is_done || return "$code"
 }
 
-# one that failed by itself would fail again; 100 is FAILED of node.py, which may know of an error that NFS does not show here yet
+# Whether the run failed by itself, and would fail again. 100 is FAILED in node.py: NFS may not show this node the error's file yet.
 failed() { [ "$code" -eq 100 ] || [ -e "$run/error.json" ]; }
 end() {
   code=$?
   trap '' USR2 TERM
-  # one that is no longer RUNNING, SLURM is requeueing or cancelling already
+  # if the job is no longer RUNNING, SLURM is already requeueing or cancelling it
   if [ "$code" -ne 0 ] && ! failed && entry=$(insist squeue -h -j "$job" -o "%T %k") && [ "${entry%% *}" = RUNNING ]; then
     restart
   fi
@@ -53,11 +54,11 @@ end() {
 }
 trap end EXIT
 
-# seconds between questions to a controller that does not answer, as it is restarting or too busy: ten minutes in all
+# seconds between attempts to reach a controller that does not answer, because it restarts or is too busy: ten minutes in all
 pauses="1 2 4 8 15 30 30 30 60 60 60 60 60 60 60 60"
 insist() {
   for pause in $pauses; do
-    "$@" && return 0  # in a trap, a return without a number gives what was before the trap
+    "$@" && return 0  # in a trap, `return` without a number returns the exit code from before the trap
     sleep "$pause"
   done
   "$@"
@@ -76,14 +77,14 @@ restart() {
   fi
 }
 
-comment() { # SLURM has answered just now: where it refuses one, it does so always
+comment() { # few attempts: SLURM has just answered, and a site that refuses comments always does
   echo "$1"
   pauses="1 2 4 8 15" insist scontrol update jobid="$job" comment="$1"
 }
-# where SLURM takes no comment, its own count of restarts bounds them, those after progress and preemptions included
+# If SLURM accepts no comment, its own count limits the restarts; it includes preemptions and restarts after progress.
 counted() { comment "$1" || [ "${SLURM_RESTART_COUNT:-0}" -lt "$most" ]; }
 
-# SLURM may have done it although no answer came; and it never does where the job was submitted with --no-requeue
+# Requeue or hold the job. SLURM may have done so although its answer got lost, and never does for a job submitted with --no-requeue.
 again() { insist asked_to "$1"; }
 asked_to() {
   said=$(scontrol "$1" "$job" 2>&1) && return 0
