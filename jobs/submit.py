@@ -102,9 +102,9 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
     planned = cells(spec)
     stages = [stage for cell in planned for stage in cell.stages]
     if options.smoke:
-        on_cpus = executor == "local" and not visible_gpus()
+        gpus = len(visible_gpus()) if executor == "local" else spec.resources.gpus_per_node
         for stage in stages:
-            stage.run = smoke.shrink(stage.run, spec, runs, stage.where, on_cpus)
+            stage.run = smoke.shrink(stage.run, spec, runs, stage.where, on_cpus=not gpus or stage.run.loop.device == "cpu")
     with error_location(spec, site_profile.file_of(profile_name)):
         prepare.check_machine(stages, site, here=executor == "local")
     missing, unfetched = prepare.shards(stages, options.dry_run), weights.prepare(stages)

@@ -95,7 +95,7 @@ def seed(where: torch.device, value: int) -> None:
 
 
 def is_bf16_emulated(where: torch.device, precision: str) -> bool:
-    """Whether the Run's precision is bf16 and its device has none: a GPU older than Ampere, or a CPU without AVX-512 (or ARM's bf16)."""
+    """Whether the Run's precision is bf16 and its device has none: a GPU older than Ampere, or a CPU without AVX-512 or the like."""
     if precision != "bf16":
         return False
     if where.type == "cuda":

@@ -50,7 +50,7 @@ def _near(typed: Path) -> Path | None:
 
 
 def is_reported(sweep: Path) -> bool:
-    """Whether the report was made after the sweep's last submission to SLURM."""
+    """Whether the report was made after the last submission to SLURM of a sweep that was submitted there."""
     report, job = sweep / "report" / "report.html", sweep / SLURM_JOB
     return report.exists() and report.stat().st_mtime >= job.stat().st_mtime
 

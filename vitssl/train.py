@@ -52,7 +52,7 @@ def train_step(train_state: TrainState, ddp_model: nn.Module, micro_batches: Ite
         sync_context = ddp_model.no_sync() if isinstance(ddp_model, DistributedDataParallel) and not last else nullcontext()
         with sync_context:
             terms, weighted = forward_backward(train_state, batch := next(micro_batches), step)
-        if not batch.labelled:  # in no slice of the step
+        if not batch.labelled:  # which counts over all slices and ranks of the step
             terms = {name: value for name, value in terms.items() if not name.startswith(config.label_objectives(run))}
         for kind, values in (("terms", terms), ("weighted", weighted)):
             for name, value in values.items():

@@ -28,7 +28,8 @@ from vitssl.version import ROOT
 from vitssl.words import note
 
 CPU_INFO = Path("/proc/cpuinfo")
-WITH_BF16 = ({"avx512bw", "avx512vl", "avx512dq"}, {"bf16"})  # flags of CPUs, x86's and ARM's, for which oneDNN has kernels of bf16
+# flags of CPUs for which oneDNN has kernels of bf16: x86 with AVX-512 or AVX2-VNNI-2, and ARM
+WITH_BF16 = ({"avx512bw", "avx512vl", "avx512dq"}, {"avx_ne_convert", "avx_vnni_int8"}, {"bf16"})
 
 
 def shards(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
@@ -173,12 +174,13 @@ def _check_gpu(stages: list[Stage]) -> None:
 
 
 def _note_slow_bf16(stages: list[Stage]) -> None:
-    """Note that Runs are to train in bf16 on a CPU without it, which took 15 times as long as fp32 where we measured it (docs/speed.md)."""
-    if visible_gpus() or not any(stage.run.loop.precision == "bf16" for stage in stages):
+    """Note that Runs are to train in bf16 on a CPU without it, which took 17 times as long as fp32 (vitssl/docs/speed.md)."""
+    in_bf16 = [stage.run.loop for stage in stages if stage.run.loop.precision == "bf16"]
+    if not in_bf16 or (all(loop.device != "cpu" for loop in in_bf16) and visible_gpus()):
         return
     flags = next((line.split() for line in CPU_INFO.read_text().splitlines() if line.startswith(("flags", "Features"))), [])
     if not any(kind <= {*flags} for kind in WITH_BF16):
-        note("this machine has no GPU, and its CPU no native bf16, which makes it slow; use loop.precision=fp32")
+        note("this machine's CPU has no native bf16, which makes it slow; use loop.precision=fp32")
 
 
 def _check_compiler(stages: list[Stage]) -> None:

@@ -58,7 +58,7 @@ def summary_text(spec: Spec) -> str:
 def shrink(run: Run, spec: Spec, runs: Path, where: str, on_cpus: bool) -> Run:
     """Return ``run`` made tiny; it keeps its objectives, augmentation, optimiser and schedule."""
     tiny_fields = {"data.shards": str(runs / ".smoke" / SOURCE)} | {k: v for k, v in TINY.items() if _reads(run, k)}
-    tiny_fields |= {"loop.precision": "fp32"} if on_cpus else {}  # CPUs without native bf16 take 15 times as long for it
+    tiny_fields |= {"loop.precision": "fp32"} if on_cpus else {}  # CPUs without native bf16 take up to 17 times as long for it
     tiny_fields |= {"data.val_fraction": 0.2} if run.data.val_split else {}  # digits have no such split
     tiny_fields |= _fields({f"objectives.{name}": objective.smoke for name, objective in active(run.objectives).items()}, run)
     networks = {"backbone": run.backbone, **config.teachers(run)}

@@ -279,17 +279,19 @@ def test_an_image_that_is_not_here_is_refused_before_anything_runs() -> None:
 def test_bf16_on_a_cpu_without_is_noted_where_runs_train(expand, tmp_path, monkeypatch, capsys, flags, slow) -> None:
     (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n\nprocessor : 1\nflags : {flags}\n")
     monkeypatch.setattr(prepare, "CPU_INFO", tmp_path / "cpuinfo")
+    monkeypatch.setattr(prepare, "visible_gpus", list)
     for words, here, noted in (
         ("loop.precision=bf16", True, slow),
         ("loop.precision=bf16", False, False),
         ("loop.precision=fp32", True, False),
     ):
         prepare.check_machine([stage for cell, _ in expand("arms=[scratch]", words).cells for stage in cell.stages], Site(), here=here)
-        assert ("its CPU no native bf16, which makes it slow; use loop.precision=fp32" in capsys.readouterr().err) == noted
+        assert ("this machine's CPU has no native bf16, which makes it slow; use loop.precision=fp32" in capsys.readouterr().err) == noted
 
 
 def test_compiling_on_a_cpu_without_a_compiler_is_refused_where_runs_train(expand, monkeypatch) -> None:
     stages = [stage for cell, _ in expand("arms=[scratch]", "loop.compile=true").cells for stage in cell.stages]
+    monkeypatch.setattr(prepare, "visible_gpus", list)
     prepare.check_machine(stages, Site(), here=True)
     monkeypatch.setenv("CXX", "/nonexistent/g++")
     with pytest.raises(ConfigError, match=r"^command line: loop.compile: it needs a C\+\+ compiler, and /nonexistent/g\+\+ is not on"):

@@ -54,7 +54,7 @@ class TimmNetwork(Backbone):
 
     @cached_property
     def num_layers(self) -> int:
-        """The number of timm's layers before the head. Parts of the head that are kept, such as ConvNeXt's last norm, count as head."""
+        """The number of timm's layers between stem and head. A kept part of the head, such as ConvNeXt's last norm, counts as head."""
         with torch.device("meta"):
             return max(_layer_ids(timm.create_model(self._name, num_classes=1)).values(), default=1) - 1
 

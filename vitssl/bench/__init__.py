@@ -80,7 +80,7 @@ def run(images: Path | None, only: list[str], repeats: int) -> dict[str, Any]:
 def table(figures: dict[str, Any]) -> str:
     """Return the figures of `run` as lines of text."""
     lines = [f"{figures['device']}, torch {figures['torch']}, timm {figures['timm']}; medians of rounds in turn"]
-    width = max(len("comparison"), *(len(c["name"]) for c in figures["comparisons"])) + 1
+    width = max(map(len, ["comparison", *(c["name"] for c in figures["comparisons"])])) + 1
     lines.append(f"{'comparison':{width}}{'ours':>12}{'rival':>12}  {'unit':10}{'ours/rival':>11}  what")
     for c in figures["comparisons"]:
         lines.append(f"{c['name']:{width}}{c['ours']:12.4g}{c['rival']:12.4g}  {c['unit']:10}{c['ratio']:11.3f}  {c['note']}")

@@ -112,9 +112,8 @@ def train_and_heldout(index: Index, data: Data, need_labels: bool, is_evaluated:
     if not len(train):
         raise ConfigError(f"no {'labelled ' * need_labels}images of {data.train_split} are left to train on", "data.train_split")
     test = _test(index, data, images, is_evaluated) if fold is None else fold
-    kept_apart = (
-        groups.position_mask(index, val) if fold is None else groups.group_mask(index, val)
-    )  # splits that are given may share groups
+    # splits that are given may share groups
+    kept_apart = groups.position_mask(index, val) if fold is None else groups.group_mask(index, val)
     if data.val_split is not None and kept_apart[np.concatenate([images, test])].any():
         raise ConfigError(f"{data.val_split} shares images with those that are trained or tested on", "data.val_split")
     return SplitPositions(train, labels, val, test)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 TRAIN = ("train", "training")
+# split: its names in a source, the usual one first
 SPELLINGS = {"test": ("test", "testing"), "val": ("val", "valid", "validation")}
 HELD_OUT = (*SPELLINGS["test"], *SPELLINGS["val"])  # the first that exists is the test split, the next one the split "val"
 UNLABELED = "unlabeled"

@@ -1,4 +1,4 @@
-"""Which arm to take, and what to type where few seeds or unequal costs leave that open."""
+"""Which arm to take, and what to type if few seeds or unequal costs leave that open."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ UNCORRECTED = "Perhaps worse (no longer after Holm's correction)"
 
 
 def recommendation(grid: Grid, column: Any) -> str:
-    """The arm of the best mean, beside one that costs less and is not told from it; of few seeds for the time being.
+    """Return a sentence that recommends the arm of the best mean, and beside it a cheaper arm whose difference may be chance.
 
-    Empty where too few could tell, or where the test images would choose that arm's hyper-parameters.
+    It begins with "For now" if there are few seeds or unequal costs. It is empty with fewer than MIN_SEEDS seeds, or if the test
+    images would choose the hyper-parameters.
     """
     ranked = grid.ranking(column)
     costs = {row: macs(row.finished(column)) for row in ranked}
@@ -41,7 +42,10 @@ def recommendation(grid: Grid, column: Any) -> str:
 
 
 def _either(grid: Grid, column: Any, best: Row, cheap: Row, share: float) -> str:
-    """One that costs a share of the arm of the best mean, and that: which of the two matters is not the report's to say."""
+    """Return the words for two arms: ``cheap``, whose training takes ``share`` of the multiply-adds of ``best``, and ``best``.
+
+    The reader decides whether the cost or the metric matters.
+    """
     gap, first = grid.gap(best, cheap, column), grid.label(best)
     assert gap is not None  # both have scores
     saving = f"its training takes {share:.2f}x the multiply-adds of {first}"
@@ -50,23 +54,25 @@ def _either(grid: Grid, column: Any, best: Row, cheap: Row, share: float) -> str
 
 
 def _worse(grid: Grid, column: Any) -> str:
-    """The arms that are told from one that may be the best, before and after the correction for all comparisons, and those that are not."""
+    """Return sentences that list the arms worse than a near-best one, after and only before Holm's correction, and the undecided arms."""
     near, rest = near_best(grid, column), undecided(grid, column)
-    told: dict[str, list[str]] = {"Worse": [], UNCORRECTED: [], "Undecided": [grid.label(row) for row in rest]}
+    by_verdict: dict[str, list[str]] = {"Worse": [], UNCORRECTED: [], "Undecided": [grid.label(row) for row in rest]}
     for row in grid.ranking(column)[len(near) :]:
-        for than in near:
-            if (gap := grid.gap(row, than, column)) is not None and not gap.open:
-                told["Worse" if settled(grid, column, row, than) else UNCORRECTED].append(grid.label(row))
+        for better in near:
+            if (gap := grid.gap(row, better, column)) is not None and not gap.open:
+                by_verdict["Worse" if settled(grid, column, row, better) else UNCORRECTED].append(grid.label(row))
                 break
-    return "".join(f" {how}: {few(labels)}." for how, labels in told.items() if labels)
+    return "".join(f" {verdict}: {few(labels)}." for verdict, labels in by_verdict.items() if labels)
 
 
 # --------------------------------------------------------------------------------------------------------- what to type
 
 
 def next_steps(grid: Grid) -> str:
-    """How many seeds would tell what is open yet, and what to type for more seeds, and for arms of equal cost; empty where nothing is open,
-    and where runs are to come, which may decide by themselves."""
+    """Return how many seeds would decide what is open, and what to type for more seeds and for arms of equal cost.
+
+    Empty if nothing is open, or if runs are still to come, which may decide it.
+    """
     if any(run.status != "done" for run in grid.sweep.runs.values()):
         return ""
     places = [(part, column) for part in grid.parts for column in part.columns]
@@ -77,21 +83,24 @@ def next_steps(grid: Grid) -> str:
 
 
 def _needed(grid: Grid, column: Any) -> str:
-    """How many seeds would tell the best mean from the arm that may be taken in its place."""
+    """Return a sentence on how many seeds would tell the best mean from the arm that could be taken instead; empty if no arm could."""
     first, other, gap = _decisive(grid, column)
     if gap is None or gap.half() is None or not gap.mean:
         return ""
-    needed, which = gap.seeds_needed(), f"{grid.label(first)} and {grid.label(other)}"
+    needed, arms = gap.seeds_needed(), f"{grid.label(first)} and {grid.label(other)}"
     if needed is None and gap.overlap:  # what folds share stays in the error
-        said = f"{MAX_SEEDS} seeds would not tell {which} apart either, since folds share their training images"
+        consequence = f"{MAX_SEEDS} seeds would not tell {arms} apart either, since folds share their training images"
     else:
         seeds = f"more than {MAX_SEEDS} seeds, or more test images," if needed is None else f"{max(needed, ENOUGH_SEEDS)} seeds"
-        said = f"{seeds} would tell {which} apart"
-    return grid.prefixed_text(column, f"If means and spreads stay as they are, {said}.")
+        consequence = f"{seeds} would tell {arms} apart"
+    return grid.prefixed_text(column, f"If means and spreads stay as they are, {consequence}.")
 
 
 def _decisive(grid: Grid, column: Any) -> tuple[Row, Row, Difference] | tuple[None, None, None]:
-    """The best mean, the cheapest arm that may be as good, and their difference; where no arm may be, one that is undecided."""
+    """Return the row of the best mean, the cheapest row that may be as good, and their difference.
+
+    If no row may be as good, it is the cheapest undecided one; three times None if there is none either.
+    """
     first, *others = near_best(grid, column) or [None]
     others = others or undecided(grid, column)
     if first is None or not others:
@@ -103,7 +112,7 @@ def _decisive(grid: Grid, column: Any) -> tuple[Row, Row, Difference] | tuple[No
 
 
 def _wanted(grid: Grid, column: Any) -> int:
-    """Seeds that may name the best arm of a column; 0 where that is clear, or where more than MANY would be needed."""
+    """Return the number of seeds that may decide the best arm of a column; 0 if it is clear, or if more than MANY would be needed."""
     if not grid.ranking(column):
         open_yet = not grid.unranked_reason(column) and sum(bool(grid.scores(row, column)) for row in grid.rows) > 1
         return ENOUGH_SEEDS if open_yet else 0
@@ -115,7 +124,10 @@ def _wanted(grid: Grid, column: Any) -> int:
 
 
 def _more_seeds(grid: Grid, wanted: int) -> str:
-    """What makes them so many, or tests every fold as often; empty where seeds are no axis of the sweep, or already as many."""
+    """Return the argument that raises the number of seeds to ``wanted``, the same number for every fold.
+
+    Empty if seeds are no axis of the sweep, or are enough already.
+    """
     seeds = grid.sweep.facts["axes"].get(SEED, [])
     if not 0 < len(seeds) < wanted:
         return ""
@@ -124,7 +136,7 @@ def _more_seeds(grid: Grid, wanted: int) -> str:
 
 
 def _evenly(seeds: list[int], wanted: int, folds: int) -> list[int]:
-    """These and the first others, so that they are at least so many, and each fold has as many."""
+    """Return ``seeds`` and the smallest further ones, until there are at least ``wanted`` and every fold has equally many."""
     each, chosen = max(-(-wanted // folds), *Counter(seed % folds for seed in seeds).values()), [*seeds]
     others = (seed for seed in count() if seed not in seeds)
     while len(chosen) < each * folds:
@@ -135,8 +147,11 @@ def _evenly(seeds: list[int], wanted: int, folds: int) -> list[int]:
 
 
 def _equal_costs(grid: Grid) -> str:
-    """What to type for arms of equal cost beside those that there are; empty where there are some, where all cost about the same, and where
-    steps rather than epochs end a run. It is the dearest arm's, which whole epochs of the others miss least."""
+    """Return the argument that adds arms of equal cost.
+
+    Empty if the sweep has some, if all arms cost about the same, or if steps end the runs. All arms get the cost of the dearest one, which
+    whole epochs of the others miss by the least.
+    """
     equal, axes = grid.sweep.facts["equal"], grid.sweep.facts["axes"]
     by_column: dict[Any, dict[str, float]] = {}
     for row, column, done in grid.models():

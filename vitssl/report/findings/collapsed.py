@@ -1,4 +1,4 @@
-"""Whether pretraining has made features that tell classes apart, where an evaluator of features has looked at them."""
+"""Whether pretraining has made features that tell classes apart, if an evaluator of features has looked at them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ HARDLY = 0.1  # of the way from chance to every image right; below that, and bel
 
 
 def sentence(grid: Grid) -> str:
-    """Which pretrained features hardly do; empty where none of those that were looked at."""
+    """Return a sentence that lists the pretrained features that are hardly better than chance; empty if there are none."""
     poor = []
     for row, column, done in grid.models():
         for i, (stage, _) in enumerate(done[0].stages[:-1]):
@@ -28,7 +28,7 @@ def sentence(grid: Grid) -> str:
 
 
 def _found(run: RunFolder) -> Iterator[tuple[str, float, float]]:
-    """Each evaluator of features, its top-1 and that of chance, in %."""
+    """Yield the name, the top-1 and the top-1 by chance, both in %, of every evaluator of a run's features."""
     classes = run.job.get("data", {}).get("classes")
     for name, entry in run.evals.items():
         if classes and entry["config"]["type"] in FEATURE_KINDS and "top1" in (metrics := run.metrics(name)):

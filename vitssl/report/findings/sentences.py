@@ -28,10 +28,10 @@ Findings = dict[str, list[str]]  # sentences by what they are about
 
 @lru_cache(8)  # the page, its Markdown and the terminal ask for parts of it
 def findings(grid: Grid) -> Findings:
-    """All that is said, the most important first."""
+    """Return all sentences of a report by subject, the most important subject first."""
     parts = grid.parts
     places = [(part, column) for part in parts for column in part.columns]
-    said = {
+    by_subject = {
         "Missing": [_missing(grid)],
         grid.axis_name or "Columns": [line for part in parts for line in best.across(part)],
         "Comparison": [line for part in parts for line in best.leading(part)],
@@ -49,35 +49,36 @@ def findings(grid: Grid) -> Findings:
         "In all": [_total(grid.sweep), _left_out(grid.sweep)],
         "Waiting": [energy.waited(grid.sweep)],
     }
-    return {subject: told for subject, lines in said.items() if (told := list(filter(None, lines)))}
+    return {subject: filled for subject, lines in by_subject.items() if (filled := list(filter(None, lines)))}
 
 
 def headlines(grid: Grid) -> Findings:
-    """What a report begins with: the most important subjects, as far as a few sentences say them."""
+    """Return the findings that a report begins with: the most important subjects that need few sentences."""
     most = dict.fromkeys(CONCLUSIONS, MOST_CONCLUSIONS)
     short = {subject: lines for subject, lines in findings(grid).items() if len(lines) <= most.get(subject, MOST_LINES)}
     return dict(list(short.items())[:MOST_SUBJECTS])
 
 
 def further(grid: Grid) -> Findings:
-    """What a report says after what it begins with."""
+    """Return the findings that `headlines` leaves out."""
     first = headlines(grid)
     return {subject: lines for subject, lines in findings(grid).items() if subject not in first}
 
 
-def sentences(told: Findings) -> list[str]:
-    return [line for lines in told.values() for line in lines]
+def sentences(by_subject: Findings) -> list[str]:
+    """Return the sentences of all subjects, in order."""
+    return [line for lines in by_subject.values() for line in lines]
 
 
 def progress(sweep: Sweep) -> str:
-    """How many runs are done, and what the others are."""
+    """Return a sentence on how many runs are done, and on the states of the others."""
     counts = Counter(run.status for run in sweep.runs.values())
     rest = "".join(f"; {n} {status}" for status, n in counts.items() if status != "done")
     return f"{counts['done']} of {counted(len(sweep.runs), 'run')} {'is' if len(sweep.runs) == 1 else 'are'} done{rest}."
 
 
 def _missing(grid: Grid) -> str:
-    """The cells that lack where the sweep selects over axes."""
+    """Return a sentence on what a selection over axes still lacks; empty if nothing is missing."""
     lacking = [
         f"{grid.model_name(row, column)} ({selection.missing} of {len(selection.points)})"
         for row in grid.rows
@@ -88,7 +89,7 @@ def _missing(grid: Grid) -> str:
 
 
 def _unselected(grid: Grid) -> str:
-    """Why no value of a hyper-parameter is named the best."""
+    """Return a sentence on why no value of a hyper-parameter is named the best; empty if no axis sets one."""
     axes = grid.unselected_axes or [grid.axis] * grid.has_unselected_columns
     if not axes:
         return ""
@@ -99,7 +100,10 @@ def _unselected(grid: Grid) -> str:
 
 
 def _one_draw(grid: Grid) -> str:
-    """That all seeds train on one draw of few images or labels, so that a spread over them is of the training alone; or on which folds."""
+    """Return a sentence saying that all seeds train on one draw of images or labels, so that intervals do not cover the draw.
+
+    With folds, it says how these were made and tested.
+    """
     if grid.folds:
         tested = {cell.last.run["seed"] % grid.folds for cell in grid.done}
         trains = f"each seed trains on all folds but the one it is tested on ({len(tested)} of {grid.folds} tested so far)"
@@ -117,7 +121,7 @@ def _one_draw(grid: Grid) -> str:
 
 
 def _one_start(grid: Grid) -> list[str]:
-    """That all seeds of an arm share a run of an earlier stage, so that a spread over them is of what comes after it."""
+    """Return a sentence for each stage of which all seeds of a model share one run, so that intervals do not cover that stage."""
     shared: dict[str, list[str]] = {}
     for row, column, done in grid.models():
         for i, (stage, run) in enumerate(done[0].stages[:-1]):
@@ -128,18 +132,19 @@ def _one_start(grid: Grid) -> list[str]:
 
 
 def _best_epoch(grid: Grid) -> str:
-    """What the epochs give that held-out images choose, of as many models as a sentence holds."""
+    """Return a sentence with the test results at the epoch that held-out images choose; for many models it names a table."""
     if grid.own_evaluator == "selected":  # as all figures are
         return ""
     key, how = best.chosen_metric(grid), best.chosen_by(grid)
     metric = metric_of(key)
     scores = {grid.model_name(row, column): grid.scores(row, column, "selected", key) for row, column, _ in grid.models()}
-    told = [f"{name} {plus_minus(list(of_seeds.values()))} {metric.unit}".rstrip() for name, of_seeds in scores.items() if of_seeds]
-    shown = listed(told) if len(told) <= MOST_SUBJECTS else "see the table “Other readings of the same runs”"
-    return f"Test {metric.name} at the epoch that held-out images choose{how}, which best.pt holds: {shown}." if told else ""
+    readings = [f"{name} {plus_minus(list(of_seeds.values()))} {metric.unit}".rstrip() for name, of_seeds in scores.items() if of_seeds]
+    shown = listed(readings) if len(readings) <= MOST_SUBJECTS else "see the table “Other readings of the same runs”"
+    return f"Test {metric.name} at the epoch that held-out images choose{how}, which best.pt holds: {shown}." if readings else ""
 
 
 def _against_paper(grid: Grid) -> str:
+    """Return a sentence on the distance from the paper's numbers; empty if no model has one."""
     gaps = {}
     for row, column, _ in grid.models():
         scores, paper = grid.scores(row, column), grid.published(row, column)
@@ -153,14 +158,15 @@ def _against_paper(grid: Grid) -> str:
 
 
 def _total(sweep: Sweep) -> str:
+    """Return a sentence on the cost of the whole sweep; empty if nothing was recorded."""
     spent = add(run.spent for run in sweep.runs.values())
     if not spent["device_hours"]:
         return ""
     wasted = add(run.spent for run in sweep.runs.values() if run.status != "done")["energy_kwh"]
     lost = sum(lost_kwh(run.events, run.emissions) for run in sweep.runs.values() if run.status == "done")
     parts = {"in runs that are not done": wasted, "in work lost when jobs were killed": lost}
-    told = [f"{quantity(kwh, 'kWh')} {where}" for where, kwh in parts.items() if kwh > 0.001 * spent["energy_kwh"]]
-    rest = f", of which {listed(told)}" if told else ""
+    wasted_parts = [f"{quantity(kwh, 'kWh')} {where}" for where, kwh in parts.items() if kwh > 0.001 * spent["energy_kwh"]]
+    rest = f", of which {listed(wasted_parts)}" if wasted_parts else ""
     hours, energy, co2e = quantity(spent["device_hours"], "hours", sweep.hours_name), spent["energy_kwh"], spent["co2e_kg"]
     money = f", {number(spent['money'])} {sweep.currency}" if spent["money"] else ""
     took = f"{hours}, {quantity(energy, 'kWh')} and {quantity(co2e, 'kg')} CO2e"
@@ -169,7 +175,7 @@ def _total(sweep: Sweep) -> str:
 
 
 def _left_out(sweep: Sweep) -> str:
-    """That runs of other commands are in the folder, which an earlier report may have shown."""
+    """Return a sentence saying that the folder holds runs of other commands, which this report leaves out; empty if it holds none."""
     others = {path.parent for path in sweep.folder.glob(f"*/{RUN}")} - sweep.runs.keys()
     if not others:
         return ""
@@ -178,12 +184,12 @@ def _left_out(sweep: Sweep) -> str:
 
 
 def _assumed_grid(sweep: Sweep) -> str:
-    """That nobody said where the energy came from, or that a later command did."""
-    told = [run for run in sweep.runs.values() if run.emissions]
-    if any(run.converted for run in told):
-        named = next(intensities(run.emissions) for run in told if run.converted)
+    """Return, in parentheses, the grid used for CO2e if nobody named one or if a later command changed it; otherwise empty."""
+    measured = [run for run in sweep.runs.values() if run.emissions]
+    if any(run.converted for run in measured):
+        named = next(intensities(run.emissions) for run in measured if run.converted)
         return f" (on the grid that the last command named, {listed(f'{name}: {kg} kg CO2e/kWh' for name, kg in named.items())})"
-    if any(names_grid(run.site) for run in told):
+    if any(names_grid(run.site) for run in measured):
         return ""
     change = "repeating the command with site.country=DEU changes it and trains nothing"
     return f" (assuming the grid of the default country, {Site.country}; {change})"

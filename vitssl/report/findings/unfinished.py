@@ -1,4 +1,4 @@
-"""Whether training ended too early for arms to be compared: accuracy at chance, or that still rose; labels that were not learned."""
+"""Whether training ended too early to compare arms: accuracy at chance or still rising, or labels that were not learned."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ UNLEARNED = 0.6  # of the loss by chance; mixed and smoothed labels leave less t
 
 
 def sentence(grid: Grid) -> str:
-    """What speaks against a comparison; empty where nothing does."""
+    """Return a sentence on what speaks against comparing the arms now; empty if nothing does."""
     checks = {
         f"{grid.measured.name} is not significantly above chance": _at_chance,
         "the classification loss ended high": _unlearned,
         f"{grid.measured.name} was still rising at the end of training": _rise,
     }
-    said = []
+    objections = []
     for words, check in checks.items():
-        found = {grid.model_name(row, column): text for row, column, done in grid.models() if (text := check(grid, row, column, done))}
-        if found:
-            said.append(f"{words}: {few([f'{model} ({text})' for model, text in found.items()])}")
-    text = "; ".join(said)
+        models = {grid.model_name(row, column): text for row, column, done in grid.models() if (text := check(grid, row, column, done))}
+        if models:
+            objections.append(f"{words}: {few([f'{model} ({text})' for model, text in models.items()])}")
+    text = "; ".join(objections)
     return f"{text[0].upper()}{text[1:]}. Longer training may change the ranking." if text else ""
 
 
 def _at_chance(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
-    """The mean of a model that is no better, as far as its seeds and the test images tell, than what needs no network."""
+    """Return a model's mean and that of chance; empty if the mean is significantly above it, as far as seeds and test images tell."""
     chance = _chance(grid, done)
     gap = None if chance is None else grid.above(row, column, chance)
     if gap is None or (gap.mean > 0 and (gap.low is None or gap.low > 0)):
@@ -49,7 +49,7 @@ def _at_chance(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
 
 
 def _chance(grid: Grid, cells: list[Cell]) -> float | None:
-    """In %; of top-1 the share of the most frequent class. None where that is not known, and of metrics that have none."""
+    """Return the metric by chance in %; for top-1 it is the share of the most frequent class. None if it is unknown or does not exist."""
     evaluator, metric = grid.metric
     if metric == "auc":
         return 50.0
@@ -64,8 +64,10 @@ def _chance(grid: Grid, cells: list[Cell]) -> float | None:
 
 
 def _unlearned(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
-    """The loss of labels at the last stage's end, and that of chance, which is a sum over heads as it is; nothing of a probe, whose network
-    is frozen."""
+    """Return the final classification loss and that of chance, both summed over heads, if the loss ended high; otherwise empty.
+
+    It is empty for a probe, whose network is frozen.
+    """
     runs = [cell.last for cell in done if cell.last.job.get("data", {}).get("classes")]
     logged = [[event["terms"][CLASSIFY] for event in run.events_of("train") if CLASSIFY in event["terms"]] for run in runs]
     ends = [losses[-1] for losses in logged if losses]
@@ -77,7 +79,7 @@ def _unlearned(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
 
 
 def _rise(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
-    """By how much more than chance, and over which share of the last stage's training."""
+    """Return by how many points the metric still rose, and over which last share of training; empty if it did not rise significantly."""
     ends = [end for cell in done if (end := _end(grid, cell))]
     if not ends or grid.measured.unit != "%":
         return ""
@@ -88,7 +90,7 @@ def _rise(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
 
 
 def _end(grid: Grid, cell: Cell) -> tuple[float, float, float] | None:
-    """The last evaluation of the last stage, an earlier one, and the share of training between them."""
+    """Return (last value, earlier value, share of training between them) of the last stage's evaluations; None without an earlier one."""
     evaluator, metric = grid.metric
     evaluator = "test" if evaluator == "selected" else evaluator  # of which there is one value
     values = {e["step"]: value for e in cell.last.events_of("eval") if (value := (e.get(evaluator) or {}).get(metric)) is not None}

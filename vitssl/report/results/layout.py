@@ -38,7 +38,7 @@ class Layout:
 
     @cached_property
     def parts(self) -> list[Self]:
-        """A grid for each value of `cost_axis`, or the whole grid if there is no such axis."""
+        """A layout for each value of `cost_axis`, or the whole one if there is no such axis."""
         axis = self.cost_axis
         if axis is None:
             return [self]

@@ -283,7 +283,10 @@ def _against(grid: Grid) -> str:
 
 
 def tested(grid: Grid) -> str:
-    """Return the number of test images and their set, in words; empty if the models are tested on several sets."""
+    """Return the number of test images and their set, in words.
+
+    Empty if models are tested on several sets, or if the sweep's metric is that of a configured evaluator.
+    """
     runs = [cell.last for row in grid.rows for cell in row.done if "data" in cell.last.job]
     sets = {(run.job["data"]["name"], 0 if grid.folds else run.job["data"]["test_images"]) for run in runs}
     if len(sets) != 1 or grid.metric[0] not in VAL_COUNTERPARTS:

@@ -115,11 +115,11 @@ def _tied_to(grid: Grid, arm: Arm) -> list[Cell]:
     return [cell for row in rows for column, cells in row.columns.items() if str(column) == column_name for cell in finished(cells)]
 
 
-def _beside_the_paper(called: str, arm: Arm, cells: list[Cell]) -> list[Entry]:
+def _beside_the_paper(arm_name: str, arm: Arm, cells: list[Cell]) -> list[Entry]:
     printed, cost = arm.published_cost or {}, cost_per_model(cells) or {}
     gmacs, gpu_hours, kg = (Entry(str(printed.get(name, DASH)), PUBLISHED) for name in ("gmacs", "gpu_hours", "kg_co2e"))
     hours, estimate, tracked = (Entry(number(cost.get(name) or None)) for name in ("gpu_hours", "estimate_kg", "co2e_kg"))
     # the paper counts every objective's pass in full
     passes = " + ".join(number(sum(run.cost["macs_passes"].values()) / 1e9) for _, run in cells[0].stages) if cells else DASH
-    text_entries = [Entry(called), Entry(printed.get("column", DASH))]
+    text_entries = [Entry(arm_name), Entry(printed.get("column", DASH))]
     return [*text_entries, gmacs, Entry(passes), gpu_hours, hours, kg, estimate, tracked]
