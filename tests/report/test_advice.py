@@ -132,7 +132,7 @@ def test_beside_what_an_interval_says_alone_p_is_corrected_for_all_comparisons(g
     scratch, _, ssat = made.rows
     p = corrected(made, None)[frozenset((scratch, ssat))]
     assert p in (pytest.approx(3 * first), pytest.approx(max(3 * first, 2 * second)))
-    assert recommendation(made, None).endswith(" Perhaps worse (no longer after Holm's correction): scratch.")
+    assert recommendation(made, None).endswith(" Perhaps worse (not significant after Holm's correction): scratch.")
     (table,) = pairs(made)
     assert table.best == {(0, 2), (0, 3), (1, 1), (2, 1)}
     assert (

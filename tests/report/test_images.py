@@ -80,7 +80,7 @@ def test_seeds_that_happen_to_agree_make_no_interval_narrow(tmp_path):
     both = by_seed.with_image_errors(found)
     assert by_seed.constant and both.high - both.mean == pytest.approx(NORMAL * np.hypot(found.error, found.min_seed_error))
     assert found.min_seed_error > 3 and both.open
-    said = "chance in single images, since 3 seeds vary less than that, combined in quadrature with the error over 60 test images"
+    said = "by chance in single images, since 3 seeds happen to vary less, combined in quadrature with the error over 60 test images"
     assert both.how == said
 
 

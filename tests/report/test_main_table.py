@@ -256,7 +256,7 @@ def test_what_chosen_columns_leave_out_has_tables_of_its_own(sweep, without_plot
     caption = main_table.table(grid, chosen).caption
     assert "Against scratch" not in caption and caption.endswith("Costs are per model, over all its stages.")
     assert " Bold: the best mean and" in caption
-    assert main_table.table(grid, ["accuracy"]).caption.endswith("Trained by scratch: classify; ssat: classify + mae.")
+    assert main_table.table(grid, ["accuracy"]).caption.endswith("Objectives of scratch: classify; ssat: classify + mae.")
     assert main_table.differences(grid) is None, "the usual columns say it"
     assert texts(main_table.differences(grid, chosen))["ssat"][0] == "+3.00 [+0.52, +5.48]"
     said = report.summary(folder, 200, chosen)

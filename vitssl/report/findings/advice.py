@@ -15,7 +15,7 @@ from vitssl.report.results.stats import ENOUGH_SEEDS, MAX_SEEDS, MIN_SEEDS, Diff
 from vitssl.words import few, listed
 
 MANY = 10  # seeds that are worth to be asked for
-UNCORRECTED = "Perhaps worse (no longer after Holm's correction)"
+UNCORRECTED = "Perhaps worse (not significant after Holm's correction)"
 
 
 def recommendation(grid: Grid, column: Any) -> str:

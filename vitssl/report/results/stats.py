@@ -96,7 +96,7 @@ class Difference:
         if with_images.half() is None:
             return self
         seeds_agree = self._over_seeds(CONFIDENCE) < _normal(CONFIDENCE) * errors.min_seed_error
-        how = f"chance in single images, since {self.seeds} seeds vary less than that" if seeds_agree else self.how
+        how = f"by chance in single images, since {self.seeds} seeds happen to vary less" if seeds_agree else self.how
         return replace(with_images, how=f"{how}, combined in quadrature with the error over {errors.count:,} test images")
 
     def half(self, level: float = CONFIDENCE) -> float | None:

@@ -36,7 +36,7 @@ def table(grid: Grid) -> Table | None:
     header = ["arm", grid.axis_name, "stage", "evaluator", "fields", *(metric.title for metric in METRICS.values())]
     caption = (
         "After the last epoch of each stage, mean ± standard deviation over finished seeds. test, val and test_ema are the run's own "
-        "classifier; selected and selected_val are too, on test and held-out images at the epoch that the latter choose; "
+        "classifier; so are selected and selected_val, on test and held-out images at the epoch that the held-out images choose; "
         f"{listed(FEATURE_KINDS)} are fitted to frozen features of the labelled training images, without augmentation. NLL: mean "
         f"cross-entropy; AUC: one class against the rest, averaged; ECE: {BINS} bins. {LOWER_IS_BETTER}"
     )
@@ -55,8 +55,9 @@ def differences(grid: Grid) -> Table | None:
     if not any(entry.text != DASH for row in rows for entry in row[2:]):
         return None
     caption = (
-        "From three seeds on with 95 % confidence intervals, over seeds and test images where runs kept each image's part in a metric, or "
-        f"over folds; not corrected for multiple comparisons. On the test split {_own_weights_text(grid)}. {LOWER_IS_BETTER}"
+        "In brackets, with three seeds or more: 95 % confidence intervals over seeds, and over test images if the runs saved what each image "
+        "adds to a metric, or over folds; not corrected for multiple comparisons. "
+        f"On the test split {_own_weights_text(grid)}. {LOWER_IS_BETTER}"
     )
     header = ["arm", grid.axis_name, *(metric.title for metric in METRICS.values())]
     return Table(f"Other metrics against {grid.baselines()}", header, rows, caption, left=frozenset({0, 1})).trimmed()
@@ -135,7 +136,7 @@ def per_class(grid: Grid) -> Table:
     ]
     header = ["arm", grid.axis_name, "evaluator", "class", "images", "recall %", "precision %", "F1 %"]
     many = any(len(m.confusion.classes) > LOWEST for m in all_matrices)
-    selected = f"The {LOWEST} classes with the lowest recall" if many else "All classes, that with the lowest recall first,"
+    selected = f"The {LOWEST} classes with the lowest recall" if many else "All classes, from the lowest recall to the highest,"
     source = f"of the run's own classifier on the test split {_own_weights_text(grid)}, unless another evaluator is named"
     caption = f"{selected} pooled over all finished seeds; {source}."
     return Table("Classes", header, rows, caption, left=frozenset({0, 1, 2, 3})).trimmed()

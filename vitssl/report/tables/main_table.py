@@ -30,7 +30,7 @@ MEASURED_COSTS = {"hours", "kwh", "co2e", "co2e_estimate", "money"}
 TRAINING_COSTS = {"training_macs", *MEASURED_COSTS}
 SIZE_COLUMNS = ("params_train", "params", "activations", "gmacs", "gmacs_inference", "images_per_s")
 UNCORRECTED = "Pairing by seed removes what affects all arms alike; intervals are not corrected for multiple comparisons."
-BOLD = "the best mean and all arms ranked before the first that is significantly worse than one above it; none if no arm is"
+BOLD = "the best mean and the arms below it, down to the first that is significantly worse than one above it; nothing if no arm is"
 FEW_COLUMNS = 2  # with more columns of the sweep, there is no room for differences and costs of training
 FEW_KINDS = 6  # the most combinations of objectives that the caption names
 
@@ -268,7 +268,7 @@ def _trained_by(grid: Grid) -> str:
             rows.setdefault(", then ".join(" + ".join(stage) or "(not known)" for stage in stages), []).append(grid.label(row))
     rows.pop("(not known)", None)
     texts = "; ".join(f"{' and '.join(names)}: {objectives}" for objectives, names in rows.items())
-    return f" Trained by {texts}." if 0 < len(rows) <= FEW_KINDS else ""
+    return f" Objectives of {texts}." if 0 < len(rows) <= FEW_KINDS else ""
 
 
 def _against(grid: Grid) -> str:
