@@ -55,8 +55,8 @@ def differences(grid: Grid) -> Table | None:
     if not any(entry.text != DASH for row in rows for entry in row[2:]):
         return None
     caption = (
-        "In brackets, with three seeds or more: 95 % confidence intervals over seeds, and over test images if the runs saved what each image "
-        "adds to a metric, or over folds; not corrected for multiple comparisons. "
+        "In brackets, with three seeds or more: 95 % confidence intervals over seeds, and over test images if the runs saved what each "
+        "image adds to a metric, or over folds; not corrected for multiple comparisons. "
         f"On the test split {_own_weights_text(grid)}. {LOWER_IS_BETTER}"
     )
     header = ["arm", grid.axis_name, *(metric.title for metric in METRICS.values())]
