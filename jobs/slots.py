@@ -42,7 +42,7 @@ def slots(jobs: Sequence[Job], launch: Launch) -> list[Slot]:
     """Return a slot for each run that the machine trains at a time, all with the same number of cores and GPUs."""
     todo = [job for job in jobs if not job.is_done]
     cores, limit, gpus, gpus_each = sorted(os.sched_getaffinity(0)), launch.site.max_parallel, [], 0
-    if gpu_jobs := [job for job in todo if on_gpu(job.run, job.resources, launch)]:
+    if gpu_jobs := [job for job in todo if on_gpu(job.run, job.resources, launch.executor)]:
         if "CUDA_VISIBLE_DEVICES" in launch.site.env:  # all runs get the same GPUs, so they cannot run side by side
             return [WHOLE]
         gpus, gpus_each = [gpu.index for gpu in visible_gpus()], max(max(1, job.resources.gpus_per_node) for job in gpu_jobs)

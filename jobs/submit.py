@@ -28,12 +28,12 @@ from jobs.plan import equalize, existing, graph, notes, overrides, predict, shar
 from jobs.plan.cells import cells
 from jobs.plan.launch import Launch
 from jobs.plan.overrides import CLI
+from jobs.plan.pace import on_gpu
 from jobs.slurm import cluster, greenest
 from jobs.slurm.preflight import check_disk, error_location
 from jobs.source import snapshot
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Site
-from vitssl.costs.emissions import visible_gpus
 from vitssl.terminal import console as screen
 from vitssl.words import counted, note
 
@@ -102,9 +102,8 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
     planned = cells(spec)
     stages = [stage for cell in planned for stage in cell.stages]
     if options.smoke:
-        gpus = len(visible_gpus()) if executor == "local" else spec.resources.gpus_per_node
         for stage in stages:
-            stage.run = smoke.shrink(stage.run, spec, runs, stage.where, on_cpus=not gpus or stage.run.loop.device == "cpu")
+            stage.run = smoke.shrink(stage.run, spec, runs, stage.where, on_cpus=not on_gpu(stage.run, spec.resources, executor))
     with error_location(spec, site_profile.file_of(profile_name)):
         prepare.check_machine(stages, site, here=executor == "local")
     missing, unfetched = prepare.shards(stages, options.dry_run), weights.prepare(stages)

@@ -38,14 +38,14 @@ class Pace:
 
 def key_of(run: Run, resources: Resources, launch: Launch) -> Key:
     """Return the key of the pace that applies to a run."""
-    return Key(architecture(run), launch.executor, on_gpu(run, resources, launch), launch.site.gpu)
+    return Key(architecture(run), launch.executor, on_gpu(run, resources, launch.executor), launch.site.gpu)
 
 
-def on_gpu(run: Run, resources: Resources, launch: Launch) -> bool:
+def on_gpu(run: Run, resources: Resources, executor: str) -> bool:
     """Whether a run will train on GPUs."""
     if run.loop.device == "cpu":
         return False
-    return bool(resources.gpus_per_node if launch.executor == "slurm" else visible_gpus())  # a local run sees the same GPUs
+    return bool(resources.gpus_per_node if executor == "slurm" else visible_gpus())  # a local run sees the same GPUs
 
 
 def measured(runs: Path, except_sweep: Path | None = None) -> dict[Key, Pace]:

@@ -74,7 +74,7 @@ def _predict(job: Job, launch: Launch, cost: dict[str, Any], paces: dict[Key, Pa
     """Predict the cost of one run by the formula of the module's docstring."""
     site, images, macs = launch.site, images_trained(job.run), cost["macs_train_step"]
     processes = job.resources.nodes * max(1, job.resources.gpus_per_node)
-    pace, gpu = paces.get(key_of(job.run, job.resources, launch)), on_gpu(job.run, job.resources, launch)
+    pace, gpu = paces.get(key_of(job.run, job.resources, launch)), on_gpu(job.run, job.resources, launch.executor)
     images_per_s, basis = _throughput(pace, gpu, site, macs, job.run.optim.batch_size / processes, _least_step_s(job.run, processes))
     equivalent_images = images + images_evaluated(job.run) * cost["macs_inference"] / macs
     start_s = START_S + (COMPILING_S if job.run.loop.compile else 0.0)
