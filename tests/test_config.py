@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from omegaconf import OmegaConf
 
 from vitssl import config
 from vitssl.config import ConfigError, Run, evals
@@ -244,7 +243,10 @@ LAUGHS = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" fo
     ("text", "message"),
     [
         ("a: 1\n]", r"x\.yaml: line 2: not YAML: "),
-        ("a: 1\na: 2", r"x\.yaml: line 2: not YAML: found duplicate key a$"),
+        ("a: 1\na: 2", r"x\.yaml: line 2: a: line 1 sets it too; leave out one$"),
+        ("axes: {w: {a: {x: 1}, a: {y: 1}}}", r"x\.yaml: line 1: a: it is there twice; leave out one$"),
+        ("arms: {x: {published: {0: 1.0, 0: 2.0}}}", r"x\.yaml: line 1: 0: it is there twice; leave out one$"),
+        ("a: &- [*-]", r"x\.yaml: more than 100,000 values, aliases counted as what they stand for$"),
         ("a: ${oc.env:NOT_THERE_AT_ALL}", r"x\.yaml: a: .*NOT_THERE_AT_ALL"),
         (
             "a: 1\nb: ${a}",
@@ -353,11 +355,13 @@ def test_a_failed_write_leaves_the_old_run_yaml(tmp_path, monkeypatch):
     config.save(run, tmp_path)
     before = (tmp_path / "run.yaml").read_text()
 
-    def full(content, path):
-        Path(path).write_text(before[:100])
+    write = Path.write_text
+
+    def full(path, content, **kwargs):
+        write(path, content[:100], **kwargs)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(OmegaConf, "save", full)
+    monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(OSError, match="No space left"):
         config.save(run, tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["run.yaml"] and (tmp_path / "run.yaml").read_text() == before

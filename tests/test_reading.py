@@ -1,11 +1,61 @@
-"""What stands in a record of a run that somebody else gave, and numbers that nobody can print."""
+"""Values as OmegaConf reads them, what stands in a record of a run that somebody else gave, and numbers that nobody can print."""
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from pathlib import Path
+
 import pytest
+from omegaconf import OmegaConf
 
 from vitssl import config
 from vitssl.config import ConfigError, Run
+from vitssl.config.documents import dump
+
+SWEEPS = sorted(Path(__file__).parents[1].glob("sweeps/**/*.yaml"))
+NUMBERS = ["1e-3", "1E5", "-1.e+2", "1.5e3", ".5", "1.", "1_000", "1_0.5", "0x1f", "0b11", "017", "09", "+3", "-0", ".inf", "-.INF", ".nan"]
+WORDS = ["yes", "No", "on", "OFF", "true", "null", "~", "2026-11-29", "1e", "e5", "1-3", "vit_pico", "a b", "é", "<", "1.2.3", "0o7"]
+SCALARS = [*NUMBERS, *WORDS, "", "'1e-3'", '"yes"', "!!str 5", "!!float 5", "[]", "{}", "[1, [a, {b: c}]]"]
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_every_sweep_is_read_as_omegaconf_reads_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/of-the-user")
+    read, expected = config.read_yaml(path), OmegaConf.to_container(OmegaConf.load(path), resolve=True)
+    assert json.dumps(read, sort_keys=True) == json.dumps(expected, sort_keys=True)
+
+
+def test_a_run_is_written_and_read_as_omegaconf_does(tmp_path: Path) -> None:
+    run = config.merge(Run, {"data.shards": "1e-3", "data.cache_dir": "2026-11-29", "objectives.classify": {}, "optim.lr": 1e-7})
+    config.save(run, tmp_path)
+    assert config.load(tmp_path) == run
+    assert OmegaConf.to_container(OmegaConf.load(tmp_path / "run.yaml")) == dataclasses.asdict(run)
+
+
+@pytest.mark.parametrize("text", SCALARS)
+def test_a_value_is_what_omegaconf_takes_it_for(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.yaml").write_text(f"a:\n  b: {text}\nc: [{text or '~'}]\n")
+    read = config.read_yaml(tmp_path / "x.yaml")
+    assert repr(read) == repr(OmegaConf.to_container(OmegaConf.load(tmp_path / "x.yaml")))
+    assert repr(config.read_value(text, "a")) == repr(read["a"]["b"])
+
+
+@pytest.mark.parametrize("text", [*NUMBERS, *WORDS, "", "1:30", "- a", "a: b", "#", "[", "*a", "\u2028", "x" * 300, "two\nlines\n", "="])
+def test_a_text_is_written_so_that_it_is_read_as_that_text(tmp_path: Path, text: str) -> None:
+    content = {"a": text, "b": [text], text: 1}
+    (tmp_path / "x.yaml").write_text(dump(content), encoding="utf-8")
+    assert OmegaConf.to_container(OmegaConf.load(tmp_path / "x.yaml")) == content
+    if text.isprintable():
+        assert config.read_yaml(tmp_path / "x.yaml") == content
+
+
+@pytest.mark.parametrize("text", ["!!set {a, b}", "!!binary aGk=", "!!timestamp 2026-11-29", "!!omap [a: 1]", "{null: 1}", "{? [a] : 1}"])
+def test_a_type_that_no_field_has_is_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.yaml").write_text(f"a: {text}")
+    with pytest.raises(ConfigError, match=r"x\.yaml: .*(is neither text nor a number|has no value|unhashable)") as caught:
+        config.read_yaml(tmp_path / "x.yaml")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", ["${oc.env:SECRET}", '"\\x24{oc.env:SECRET}"', "${oc.env:SECRET_NOT_SET}", "${oc.decode:1}", "x${}"])

@@ -76,9 +76,10 @@ def fields_of(kind: type, prefix: str = "") -> Iterator[Field]:
             yield from fields_of(value, f"{path}.{name.removesuffix('s').upper()}.")
 
 
-def checkpoint_fields(kind: type) -> set[str]:
+@functools.cache
+def checkpoint_fields(kind: type) -> frozenset[str]:
     """Return the dotted paths of all fields of a Run that may name trained weights."""
-    return {f.name for f in fields_of(kind) if f.owner.__dataclass_fields__[f.own_name].metadata.get("checkpoint")}
+    return frozenset(f.name for f in fields_of(kind) if f.owner.__dataclass_fields__[f.own_name].metadata.get("checkpoint"))
 
 
 def _of_mapping(hint: Any) -> type | None:

@@ -10,11 +10,12 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from omegaconf import BooleanNode, FloatNode, IntegerNode, OmegaConf, StringNode, ValidationError
+from omegaconf import BooleanNode, FloatNode, IntegerNode, StringNode, ValidationError
 
 from vitssl.atomic import replacing
 from vitssl.config.base import ConfigError, closest, did_you_mean, hints_of, options_of
 from vitssl.config.checks import check
+from vitssl.config.documents import dump
 from vitssl.config.methods import method
 from vitssl.config.reading import read_value, read_yaml
 from vitssl.config.run import Run
@@ -222,4 +223,4 @@ def save_fields(fields: dict[str, Any], folder: str | Path) -> None:
     path = Path(folder) / "run.yaml"
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
-        OmegaConf.save(OmegaConf.create(fields), temporary)  # takes a third of the time of OmegaConf.structured
+        temporary.write_text(dump(fields), encoding="utf-8")

@@ -5,29 +5,22 @@ Their size is bounded, and a text is one line.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from vitssl.config.base import ConfigError
+from vitssl.config.documents import MOST_CHARACTERS, TOO_DEEP, compose, mappings, values
 from vitssl.reader import read_whole
 from vitssl.words import is_control
 
-MOST_CHARACTERS = 1_000_000
-MOST_VALUES = 100_000  # each alias counts as the values that it stands for
-MOST_NESTED = 100
-TOO_DEEP = "values are nested too deep"
 MOST_BITS = 1_000  # of a whole number
-MOST_VARIABLES = 1_000  # ${oc.env:NAME}
 PUBLISHED = ("published", "published_cost")  # fields of an arm that map the labels of an axis to numbers
 MERGED = "tag:yaml.org,2002:merge"  # <<
-BASE_60 = re.compile(r"[-+]?\d[\d_]*(:[0-5]?\d)+(\.[\d_]*)?")  # numbers to the base of 60 in YAML 1.1: 1:30 is 90
 
 
 def read_yaml(path: str | Path, *, variables: bool = True) -> dict[str, Any]:
@@ -42,10 +35,10 @@ def read_yaml(path: str | Path, *, variables: bool = True) -> dict[str, Any]:
     """
     try:
         text = read_whole(path, 4 * MOST_CHARACTERS).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
-        _check_text(text, variables)
-        content = OmegaConf.to_container(OmegaConf.load(io.StringIO(text)), resolve=True)
+        node = compose(text, variables)
+        bare, double = _bare_name(node), _set_twice(node)
+        content = {} if node is None else values(node)
         _check_values(content, ())
-        bare, double = _bare_name(text), _set_twice(text)
     except FileNotFoundError:
         raise ConfigError("there is no such file", place=str(path)) from None
     except ConfigError as error:
@@ -60,7 +53,8 @@ def read_yaml(path: str | Path, *, variables: bool = True) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"cannot be read ({error.strerror})", place=str(path)) from None
     except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:  # a number of 5,000 digits raises ValueError
-        raise ConfigError(str(error).split("\n")[0], getattr(error, "full_key", None) or "", str(path)) from None
+        field = (getattr(error, "full_key", None) or "").removeprefix("[0].")
+        raise ConfigError(str(error).split("\n")[0], field, str(path)) from None
     if not isinstance(content, dict):
         raise ConfigError(f"{str(content)[:80]} is not a mapping of names; write name: value", place=str(path))
     if bare is not None:
@@ -88,15 +82,13 @@ def read_value(text: str, field: str, where: str = "") -> Any:
         ConfigError: the text is not YAML, is too large, or has a name in braces without a value.
     """
     try:
-        _check_text(text)
-        value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]), resolve=True)["value"]  # type: ignore[index,call-overload]
+        node = compose(text)
+        bare, double = _bare_name(node), _set_twice(node, field.startswith("axes."))
+        value = values(node)
         _check_values(value, tuple(field.split(".")))
-        bare, double = (_bare_name(text), _set_twice(text, field.startswith("axes."))) if isinstance(value, dict | list) else (None, None)
     except ConfigError as error:
         raise ConfigError(error.reason, error.field or field, where) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        if isinstance(error, yaml.MarkedYAMLError) and (repeated := re.fullmatch(r"found duplicate key (.+)", str(error.problem))):
-            raise ConfigError(f"{repeated[1]} is set twice; leave out one", field, where) from None
+    except (yaml.YAMLError, ValueError, RecursionError):
         hint = ""
         if re.fullmatch(r"[\[{][^\]}]*", text):  # the shell split it at a space, or its end was not typed
             hint = f"; its {']' if text[0] == '[' else '}'} is missing" if " " in text or "," in text.rstrip(",") else ""
@@ -116,69 +108,30 @@ def read_value(text: str, field: str, where: str = "") -> Any:
 # ------------------------------------------------------------------------------------------------------------- bounds
 
 
-def _check_text(text: str, variables: bool = True) -> None:
-    """Refuse text that would grow beyond all bounds when it is read, and variables that are not allowed."""
-    if len(text) > MOST_CHARACTERS:
-        raise ConfigError(f"{len(text):,} characters, more than {MOST_CHARACTERS:,}")
-    depth = used = 0
-    for event in _events(text):  # the loaders recurse, those in C until the stack overflows
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MOST_NESTED:
-            raise ConfigError(TOO_DEEP)
-        if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and BASE_60.fullmatch(event.value):
-            reason = f"{event.value[:80]} would be a number to the base of 60"
-            raise ConfigError(f"{reason}; write a decimal one, or quote it where a text is meant")
-        if isinstance(event, yaml.ScalarEvent) and "${" in event.value:  # in the value, as the text may write it as "\x24{"
-            _check_variables(event.value, variables)
-            used += event.value.count("${")
-    if used > MOST_VARIABLES:
-        raise ConfigError(f"more than {MOST_VARIABLES:,} variables")
-    if re.search(r"(^|[\s\[{,])\*\w", text) and _num_values(yaml.compose(text, yaml.CSafeLoader), {}) > MOST_VALUES:
-        raise ConfigError(f"more than {MOST_VALUES:,} values, aliases counted as what they stand for")
-
-
-def _events(text: str) -> Iterator[yaml.Event]:
-    try:
-        yield from yaml.parse(text, yaml.CSafeLoader)
-    except yaml.MarkedYAMLError as error:
-        if "nesting depth" in str(error.problem):  # newer parsers look ahead and have their own limit
-            raise ConfigError(TOO_DEEP) from None
-        raise
-
-
-def _check_variables(value: str, allowed: bool) -> None:
-    if not allowed:
-        raise ConfigError(f"{value[:80]!r} is looked up nowhere, as the folder may be another's; write the value itself")
-    if re.search(r"\$\{(?!oc\.env:)", value):  # references to fields could multiply values, and would not follow the command line
-        raise ConfigError("only ${oc.env:NAME} is supported; to use a value twice write &name and *name")
-
-
-def _num_values(node: yaml.Node | None, known: dict[int, int]) -> int:
-    """Count the values of a document with its aliases written out; each node is visited once."""
-    if id(node) not in known:
-        known[id(node)] = MOST_VALUES  # for a node that contains itself
-        parts = [] if not isinstance(node, yaml.CollectionNode) else node.value
-        known[id(node)] = 1 + sum(_num_values(part, known) for pair in parts for part in (pair if isinstance(pair, tuple) else (pair,)))
-    return known[id(node)]
-
-
 def _check_values(value: Any, path: tuple[str, ...]) -> None:
-    """Refuse control characters and whole numbers with thousands of digits.
+    """Refuse control characters, whole numbers with thousands of digits, and types that no field has.
 
     A line break in a name or an option would begin a new line of a batch script. Python reads such numbers, but fails to print them or to
-    convert them to floats.
+    convert them to floats. YAML's tags make the types, such as ``!!set`` and ``!!binary``.
     """
     if isinstance(value, dict):
         for key, part in value.items():
-            _check_values(key, path) if isinstance(key, int) else _check_line(str(key), path)
+            _check_line(key, path) if isinstance(key, str) else _check_number(key, path)
             _check_values(part, (*path, str(key)))
     elif isinstance(value, list):
         for part in value:
             _check_values(part, path)
     elif isinstance(value, str):
         _check_line(value, path, but_for="\n\t" if _has_several_lines(path) else "")
-    elif isinstance(value, int) and value.bit_length() > MOST_BITS:
+    elif value is not None:
+        _check_number(value, path)
+
+
+def _check_number(value: Any, path: tuple[str, ...]) -> None:
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
         raise ConfigError(f"a whole number of {value.bit_length():,} bits, more than {MOST_BITS:,}", ".".join(path))
+    if not isinstance(value, int | float):
+        raise ConfigError(f"{str(value)[:80]!r} is neither text nor a number; quote it where a text is meant", ".".join(path))
 
 
 def _has_several_lines(path: tuple[str, ...]) -> bool:
@@ -189,45 +142,34 @@ def _has_several_lines(path: tuple[str, ...]) -> bool:
 
 
 def _check_line(text: str, path: tuple[str, ...], but_for: str = "") -> None:
-    if any(is_control(letter) and letter not in but_for for letter in text):
+    if not text.isprintable() and any(is_control(letter) and letter not in but_for for letter in text):
         raise ConfigError(f"{text[:80]!r} has a line break or another control character; write it in one line without", ".".join(path))
 
 
 # -------------------------------------------------------------------------------------------------- names without a value
 
 
-def _bare_name(text: str) -> yaml.ScalarNode | None:
+def _bare_name(document: yaml.Node | None) -> yaml.ScalarNode | None:
     """Return the first name in braces without a colon and a value, as in ``{knn}``, which YAML reads as ``{knn: null}``, or None."""
-    nodes = [yaml.compose(text, yaml.CSafeLoader)] if re.search(r"[{,]\s*[\w.-]+\s*[,}]", text) else []
-    seen = set()
-    while nodes:
-        node = nodes.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, yaml.SequenceNode):
-            nodes += reversed(node.value)
-        elif isinstance(node, yaml.MappingNode):
-            for key, value in node.value:
-                empty = isinstance(value, yaml.ScalarNode) and value.start_mark.index == value.end_mark.index
-                if node.flow_style and empty and isinstance(key, yaml.ScalarNode):
-                    return key
-            nodes += [value for _, value in reversed(node.value)]
+    for node in mappings(document):
+        for key, value in node.value if node.flow_style else ():
+            is_empty = isinstance(value, yaml.ScalarNode) and value.start_mark.index == value.end_mark.index
+            if is_empty and isinstance(key, yaml.ScalarNode) and re.fullmatch(r"[\w.-]+", key.value):  # not lr:1e-3, which lacks a space
+                return key
     return None
 
 
-def _set_twice(text: str, labelled: bool = False) -> tuple[str, int, int] | None:
+def _set_twice(document: yaml.Node | None, labelled: bool = False) -> tuple[str, int, int] | None:
     """Return a field that is set twice, such as by ``optim.lr`` and by ``optim: {lr: ...}``, with both lines; None if there is none.
 
     Fields that ``<<`` merges in may be set again.
 
     Args:
-        text: the YAML document.
+        document: the nodes of the YAML document.
         labelled: whether the document is the values of an axis, by label.
     """
-    node = yaml.compose(text, yaml.CSafeLoader) if re.search(r"\w\.[\w-]+[\"']?\s*:", text) else None
     lines: dict[str, int] = {}
-    for field, line in _of_labels(node, "") if labelled else _settings(node, ""):
+    for field, line in _of_labels(document, "") if labelled else _settings(document, ""):
         if field in lines:
             return field, lines[field], line
         lines[field] = line
@@ -235,6 +177,18 @@ def _set_twice(text: str, labelled: bool = False) -> tuple[str, int, int] | None
         parent = next((parent for i, letter in enumerate(field) if letter == "." and (parent := field[:i]) in lines), None)
         if parent is not None:
             return parent, *sorted([lines[parent], line])
+    return _key_twice(document)
+
+
+def _key_twice(document: yaml.Node | None) -> tuple[str, int, int] | None:
+    """Return a name or a label that a mapping has twice, with both lines; None if there is none."""
+    for node in mappings(document):
+        lines: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            line, identity = key.start_mark.line + 1, (key.tag, str(key.value))
+            if identity in lines and key.tag != MERGED:
+                return key.value, lines[identity], line
+            lines[identity] = line
     return None
 
 

@@ -110,7 +110,7 @@ def _defining(cell: Cell, stage: int) -> dict[str, Any]:
     Weights that come from an earlier stage of the same model are left out, since that stage is compared itself.
     """
     own_stages = {name for name, _ in cell.stages} | {run.path.name for _, run in cell.stages}
-    weights = _weights()
+    weights = checkpoint_fields(Run)
     run_fields = dotted(cell.stages[stage][1].run)
     fields = {name: value for name, value in run_fields.items() if not (without_influence(name) or OTHER_DRAW.search(name))}
     return {name: value for name, value in fields.items() if not (name in weights and value is not None and Path(value).name in own_stages)}
@@ -120,11 +120,6 @@ def _defining(cell: Cell, stage: int) -> dict[str, Any]:
 def without_influence(name: str) -> bool:
     """Whether a field, also of a stage or an arm, changes no result; a seed changes the spread alone, which a report shows."""
     return (f".{name}".endswith(".seed") and "data." not in name) or any(f".{field}." in f".{name}." for field in _runtime())
-
-
-@cache
-def _weights() -> frozenset[str]:
-    return frozenset(checkpoint_fields(Run))
 
 
 @cache
