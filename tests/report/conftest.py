@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import sweep_facts
 from vitssl import config
 from vitssl.config import Run, Site
-from vitssl.report.figures import style
+from vitssl.report.figures import analyses, plots, style
 from vitssl.report.results.collect import collect
 from vitssl.report.results.grid import Grid, lay_out
 
@@ -43,6 +43,22 @@ def figures_for_pages(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 @pytest.fixture
 def all_files(figures_for_pages: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(style, "FILES", figures_for_pages)
+
+
+@pytest.fixture
+def without_plots(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, Any]]:
+    """Reports have no figures, which take the longest: for the files of tests that are of something else."""
+    drawing = [(module, module.draw) for module in (plots, analyses)]
+    for module, _ in drawing:
+        monkeypatch.setattr(module, "draw", lambda grid: {})
+    return drawing
+
+
+@pytest.fixture
+def with_plots(without_plots: list[tuple[Any, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports have their figures in one test of such a file."""
+    for module, draw in without_plots:
+        monkeypatch.setattr(module, "draw", draw)
 
 
 def _write(path: Path, value: Any) -> None:

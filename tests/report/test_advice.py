@@ -15,6 +15,8 @@ from vitssl.report.results.grid import lay_out
 from vitssl.report.results.stats import difference, holm
 from vitssl.report.tables.differences import columns, pairs
 
+pytestmark = pytest.mark.usefixtures("without_plots")
+
 EQUAL = "'axes.cost={given epochs: {}, equal MACs: {equalize: macs, equal_to: ssat}}' for arms of equal cost"
 SEEDS = {"seed": [0, 1, 2]}
 MORE = "To the sweep's command add 'axes.seed=[0,1,2,3,4]' for more seeds. Finished runs are kept."

@@ -11,6 +11,8 @@ from vitssl.report.findings.sentences import findings, sentences
 from vitssl.report.results.collect import collect
 from vitssl.report.results.grid import lay_out
 
+pytestmark = pytest.mark.usefixtures("without_plots")
+
 ADVICE = "Such a pretraining may have collapsed: look at its loss and learning rate before you compare it."
 
 

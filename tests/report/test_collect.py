@@ -11,6 +11,8 @@ from vitssl.config import ConfigError, Site
 from vitssl.report.results.collect import collect, read_folder
 from vitssl.report.results.rows import cost_of
 
+pytestmark = pytest.mark.usefixtures("without_plots")
+
 
 def test_attempts_and_nodes_add_up(run_folder, emissions_record):
     """Two nodes of 2 GPUs for 1 h, then a second attempt of half an hour: 4 + 2 = 6 GPU-hours in all."""

@@ -21,6 +21,8 @@ from vitssl.report.results.collect import collect
 from vitssl.report.results.grid import lay_out
 from vitssl.report.tables import main_table, spending
 
+pytestmark = pytest.mark.usefixtures("without_plots")
+
 AXES = {"seed": [0, 1, 2]}
 
 
@@ -66,6 +68,7 @@ def test_equal_runs_of_unequal_length_are_not_compared(grid):
     assert costs.doubt(grid((2.0, 2.0, 2.5)), None) == ""
 
 
+@pytest.mark.usefixtures("with_plots")
 def test_a_table_says_that_its_hours_do_not_compare_the_arms_and_a_papers_leaves_them_out(grid):
     believed, doubted = grid((2.0, 2.0, 2.5)), grid((2.0, 2.0, 2.7))
     warning = "Measured hours and energy are not comparable between arms"

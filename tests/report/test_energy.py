@@ -22,6 +22,8 @@ from vitssl.report.results.grid import lay_out
 from vitssl.report.table import DASH, Table
 from vitssl.report.tables import details, main_table, settings, spending
 
+pytestmark = pytest.mark.usefixtures("without_plots")
+
 
 def rows(table: Table) -> list[dict[str, str]]:
     return [dict(zip(table.header, (entry.text for entry in row), strict=True)) for row in table.rows]

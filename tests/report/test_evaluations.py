@@ -16,6 +16,8 @@ from vitssl.report.results.grid import lay_out
 from vitssl.report.table import DASH
 from vitssl.report.tables import evaluations, main_table
 
+pytestmark = pytest.mark.usefixtures("without_plots")
+
 
 def texts(table) -> list[str]:
     return [entry.text for row in table.rows for entry in row]
@@ -104,6 +106,7 @@ def test_of_many_classes_the_worst_ten_are_shown_and_no_picture_of_very_many(cha
     assert len(evaluations.per_class(grid).rows) == 10 and confusion.plot(grid) is None
 
 
+@pytest.mark.usefixtures("with_plots")
 @pytest.mark.usefixtures("all_files")
 def test_the_page_shows_both_and_a_metric_of_an_evaluator_ranks_the_arms(chain):
     page = report.write(chain).read_text()
@@ -147,6 +150,7 @@ def test_the_best_is_the_lowest_where_lower_is_better(calibrated, metric, best):
     assert {row for row, _ in main_table.table(grid).best} == {best}
 
 
+@pytest.mark.usefixtures("with_plots")
 def test_every_part_of_a_report_follows_a_metric_of_which_lower_is_better(calibrated):
     write_json(calibrated / "sweep.json", read_json(calibrated / "sweep.json") | {"metric": "test/loss", "baseline": "ssat"})
     grid = lay_out(collect(calibrated))

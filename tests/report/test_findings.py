@@ -29,6 +29,8 @@ from vitssl.report.results.hyperparameters import fields_between_arms, is_settin
 from vitssl.report.results.schedule import images_learned, images_seen, training_macs
 from vitssl.report.tables import main_table
 
+pytestmark = pytest.mark.usefixtures("without_plots")
+
 THREE = {"scratch": 80.0, "sslft": 81.0, "ssat": lambda at: 82.0 + at["seed"]}
 ROWS = [{"name": "scratch", "row": "Scratch"}, {"name": "sslft", "row": "SSL+FT"}, {"name": "ssat", "row": "SSAT"}]
 
@@ -245,6 +247,7 @@ def rates(sweep):
     return sweep({"scratch": lambda at: 80.0 + 1000 * at["optim.lr"], "ssat": 82.0}, axes, columns=None)
 
 
+@pytest.mark.usefixtures("with_plots")
 def test_no_value_of_an_unselected_hyper_parameter_is_named_the_best(rates):
     grid = lay_out(collect(rates))
     lines = sentences(findings(grid))
@@ -359,6 +362,7 @@ def schedules(sweep):
     return make
 
 
+@pytest.mark.usefixtures("with_plots")
 def test_arms_that_differ_in_hyper_parameters_are_chosen_by_nothing(schedules):
     grid = lay_out(collect(schedules(SLOWER)))
     reason = "sslft_short and sslft_long differ only in hyper-parameters (optim.lr), which held-out images do not choose"
@@ -373,6 +377,7 @@ def test_an_arm_that_beats_all_settings_of_another_is_named(schedules):
     assert "The best arm by top-1 is ssat" in headlines(lay_out(collect(schedules(SLOWER, ssat=86.0))))["Comparison"][0]
 
 
+@pytest.mark.usefixtures("with_plots")
 def test_arms_of_other_epochs_are_points_of_cost(schedules):
     """A schedule that leads is named as an arm of another method would be; beside a rate its epochs say nothing."""
     grid = lay_out(collect(schedules({"loop": {"epochs": 20, "warmup_epochs": 2}})))

@@ -23,6 +23,8 @@ from vitssl.report.results.kept import Predictions
 from vitssl.report.results.stats import Difference, ImageErrors, difference
 from vitssl.report.tables.main_table import table
 
+pytestmark = pytest.mark.usefixtures("without_plots")
+
 PAIRED = "Student's t, paired over 3 seeds"
 NORMAL = scipy.stats.norm.ppf(0.975)
 

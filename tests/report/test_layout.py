@@ -23,6 +23,8 @@ from vitssl.report.results.failures import failures
 from vitssl.report.results.grid import lay_out
 from vitssl.report.table import Entry, Table, figure
 
+pytestmark = pytest.mark.usefixtures("without_plots")
+
 ARMS = [{"name": "scratch", "row": "Scratch"}, {"name": "sslft", "row": "SSL+FT"}, {"name": "ssat", "row": "SSAT"}]
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
@@ -42,6 +44,7 @@ def headings(text: str) -> list[str]:
     return re.findall(r"<h2>(.*?)</h2>", text)
 
 
+@pytest.mark.usefixtures("with_plots")
 def test_first_comes_what_was_found_then_the_main_table_and_its_plot_then_details(three):
     text = report.write(three()).read_text()
     assert headings(text)[:3] == ["What was found", "Comparison of arms", "Accuracy against training cost"]
@@ -77,6 +80,7 @@ def test_what_no_room_is_for_at_first_stands_below(three, monkeypatch):
     assert headlines(grid) == dict(list(everything.items())[:2]) and "Further findings" in headings(html.html(made(three())))
 
 
+@pytest.mark.usefixtures("with_plots")
 def test_markdown_has_the_same_sections_with_the_same_tables_and_plots(three):
     folder = three()
     page = report.write(folder).read_text()

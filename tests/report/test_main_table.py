@@ -14,7 +14,6 @@ from tests.conftest import but_for_a_release
 from vitssl import cli, report
 from vitssl.config import ConfigError
 from vitssl.report import units
-from vitssl.report.figures import plots
 from vitssl.report.pages import latex, render, spreadsheet
 from vitssl.report.pages.latex import tex
 from vitssl.report.results.collect import collect
@@ -24,6 +23,8 @@ from vitssl.report.results.rows import cost_of
 from vitssl.report.results.schedule import training_macs
 from vitssl.report.table import DASH, Entry, Table, figure, signed
 from vitssl.report.tables import differences, main_table, spending
+
+pytestmark = pytest.mark.usefixtures("without_plots")
 
 ARTICLE = r"""\documentclass[twocolumn]{article}
 \usepackage[utf8]{inputenc}
@@ -79,13 +80,7 @@ def test_a_column_that_does_not_exist_is_refused_before_anything_is_read(tmp_pat
         main_table.check(["a", "kwh", "b"])
 
 
-@pytest.fixture
-def without_plots(monkeypatch):
-    """They take the longest."""
-    monkeypatch.setattr(plots, "draw", lambda grid: {})
-
-
-def test_columns_are_chosen_on_the_command_line(sweep, capsys, without_plots):
+def test_columns_are_chosen_on_the_command_line(sweep, capsys):
     folder = sweep({"scratch": 80.0, "ssat": 82.0}, {"seed": [0, 1]}, columns=None)
     assert cli.main(["report", str(folder), "--columns", "accuracy, params_train, money"]) == 0
     assert capsys.readouterr().out.split("\n")[2].split() == ["arm", "top-1", "%", "M", "parameters,", "training", "EUR"]
@@ -146,7 +141,7 @@ def test_a_difference_has_no_unit_of_the_name_of_the_arm_that_it_is_against(swee
     assert table.rows[1][2].text.startswith("+0.50 ")
 
 
-def test_pages_have_three_digits_and_the_spreadsheet_base_units(sweep, emissions_record, without_plots):
+def test_pages_have_three_digits_and_the_spreadsheet_base_units(sweep, emissions_record):
     """A quarter of a minute: 1.04 Wh, 417 mg."""
     make = {("scratch", 0): {"records": [emissions_record(hours=1 / 240)]}}
     folder = sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make=make)
@@ -174,7 +169,7 @@ def test_no_line_is_wider_than_the_terminal(grid_3, width):
     assert any("78.57 ± 0.10 (3)" in line for line in lines), "no figure is broken"
 
 
-def test_without_a_terminal_there_are_eighty_columns(table_3, capsys, monkeypatch, without_plots):
+def test_without_a_terminal_there_are_eighty_columns(table_3, capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     assert cli.main(["report", str(table_3())]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -248,7 +243,7 @@ def test_no_name_is_a_formula_in_a_spreadsheet(sweep):
 # ----------------------------------------------------------------------------------------------------------- left out
 
 
-def test_what_chosen_columns_leave_out_has_tables_of_its_own(sweep, without_plots):
+def test_what_chosen_columns_leave_out_has_tables_of_its_own(sweep):
     """The difference from the baseline and what a model cost; the caption tells of what is there alone."""
     folder = sweep({"scratch": 80.0, "ssat": lambda at: 82.0 + at["seed"]}, {"seed": [0, 1, 2]}, columns=None)
     grid = lay_out(collect(folder))

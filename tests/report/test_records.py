@@ -17,6 +17,8 @@ from vitssl import cli, records, report
 from vitssl.config import ConfigError
 from vitssl.files import read_events, read_json
 
+pytestmark = pytest.mark.usefixtures("without_plots")
+
 CLASSES, TWO = np.array(["a", "b"]), np.arange(2)
 REST = {"confidence": np.ones(2, np.float32), "top5": np.ones(2, bool), "loss": np.zeros(2, np.float32)}
 

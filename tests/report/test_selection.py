@@ -17,6 +17,8 @@ from vitssl.report.results.grid import Grid, lay_out
 from vitssl.report.table import DASH, MINUS, PUBLISHED
 from vitssl.report.tables import details, main_table, selection
 
+pytestmark = pytest.mark.usefixtures("without_plots")
+
 AXES = {"data": ["flowers"], "optim.lr": [0.1, 0.2], "optim.weight_decay": [0.0, 0.05], "seed": [0, 1]}
 SELECT = ["optim.lr", "optim.weight_decay"]
 # (lr, weight decay) -> of both seeds: held out, test. The best held-out mean is 66, the best test mean 79 elsewhere

@@ -21,6 +21,8 @@ from vitssl.report.table import BAD, DASH, MINUS, PUBLISHED, Table, number
 from vitssl.report.tables import details, differences, evaluations, main_table, spending
 from vitssl.report.tables.settings import _text, provenance, settings
 
+pytestmark = pytest.mark.usefixtures("without_plots")
+
 
 def texts(table: Table) -> dict[str, list[str]]:
     return {row[0].text: [entry.text for entry in row[1:]] for row in table.rows}

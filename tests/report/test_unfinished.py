@@ -12,6 +12,8 @@ from vitssl.report.findings.unfinished import sentence
 from vitssl.report.results.collect import collect
 from vitssl.report.results.grid import lay_out
 
+pytestmark = pytest.mark.usefixtures("without_plots")
+
 
 @pytest.fixture
 def ending(sweep):
