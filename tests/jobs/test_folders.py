@@ -48,11 +48,13 @@ def test_a_begun_run_goes_on_with_its_source_and_with_a_run_yaml_that_this_can_r
 def test_of_a_begun_run_that_cannot_be_written_the_former_run_yaml_stays(begun, tmp_path, monkeypatch):
     before = (begun.folder / "run.yaml").read_text()
 
-    def fail_at_its_end(content, path):
-        Path(path).write_text("seed: 0")
+    write = Path.write_text
+
+    def fail_at_its_end(path, content, **kwargs):
+        write(path, content[:8], **kwargs)
         raise OSError("no space left")
 
-    monkeypatch.setattr("vitssl.config.merging.OmegaConf.save", fail_at_its_end)
+    monkeypatch.setattr(Path, "write_text", fail_at_its_end)
     with pytest.raises(OSError, match="no space left"):
         folders.write_run(begun, launch(begun, tmp_path))
     assert (begun.folder / "run.yaml").read_text() == before
