@@ -26,6 +26,7 @@ from tests.conftest import but_for_a_release
 from tests.shipped import SWEEPS, skip_long
 from vitssl import report, train
 from vitssl.config import Run, Site, identity
+from vitssl.costs import cost
 from vitssl.data import shards
 from vitssl.report.figures import style
 
@@ -88,6 +89,8 @@ def test_every_arm_trains_evaluates_and_is_reported(
 ) -> None:
     skip_long(f"{name} {words}".strip())
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cost, "WARM_UP", 0)
+    monkeypatch.setattr(cost, "ENOUGH_S", 0.0)  # measuring the speed of inference takes longer than the training
     (tmp_path / ".smoke").mkdir()
     (tmp_path / ".smoke" / "digits").symlink_to(few_digits)  # built and decoded once for all sweeps
     spec = smoke.narrow(sweep.read(ROOT / "sweeps" / f"{name}.yaml", overrides.parse(words.split()), everything=True))
