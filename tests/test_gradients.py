@@ -17,12 +17,15 @@ from tests.test_pairs import ALLOWED, COVERING, batch, make  # noqa: F401
 from vitssl import model
 from vitssl.data.loading.batch import Batch
 
-STEPS = (1e-3, 1e-5, 1e-7)  # where gradients are tiny, rounding spoils small ones; where there are kinks (ReLU, L1), those spoil large ones
+STEPS = (1e-5, 1e-3, 1e-7)  # where gradients are tiny, rounding spoils small ones; where there are kinks (ReLU, L1), those spoil large ones
+GOOD = 1e-6
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 
 def relative_error(loss: Callable[[], Tensor], parameters: list[nn.Parameter]) -> float:
     """How far the gradient is from a central difference along one direction, as a share of that, at the best of three steps.
+
+    Where the first ones are good enough, there are no others.
 
     The direction is random, half along the gradient, and longer where the gradient is smaller: so each tensor has an equal part in the
     slope, and the gradient of a small one that is wrong shows.
@@ -43,8 +46,13 @@ def relative_error(loss: Callable[[], Tensor], parameters: list[nn.Parameter]) -
         torch._foreach_sub_(parameters, directions, alpha=by)
         return value
 
-    differences = [(moved(step) - moved(-step)) / (2 * step) for step in STEPS]
-    return min(abs(slope - difference) / abs(difference) for difference in differences)
+    errors = []
+    for step in STEPS:
+        difference = (moved(step) - moved(-step)) / (2 * step)
+        errors.append(abs(slope - difference) / abs(difference))
+        if errors[-1] < GOOD:
+            break
+    return min(errors)
 
 
 def in_float64(images: Batch, layout: torch.memory_format, device: str = "cpu") -> Batch:
