@@ -87,14 +87,14 @@ def test_inference_is_timed_with_a_batch_that_fits(make_run, monkeypatch):
 
 def test_a_moment_that_is_not_quiet_shows_in_the_spread_of_the_inference_speed(make_run, monkeypatch):
     run = make_run(CLASSIFY)
-    assert speed([0.5, 0.5, *[0.1] * 5, *[0.2] * 4], run, monkeypatch) == (320.0, 1.0), "two batches to warm up, and nine"
+    assert speed([0.5, 0.5, *[0.05] * 5, *[0.1] * 4], run, monkeypatch) == (640.0, 1.0), "two batches to warm up, and nine"
 
 
 def test_of_a_slow_network_fewer_batches_are_timed(make_run, monkeypatch):
     """A large one on a CPU would take longer for this figure than for its training's last epoch."""
     run = make_run(CLASSIFY)
     assert speed([8.0, 6.0, 4.0, 2.0, 4.0], run, monkeypatch) == (8.0, 0.25)
-    assert speed([9.0, 0.5, 0.8, 0.8, 0.8, 0.8], run, monkeypatch) == (40.0, 0.0), "a slow start does not count"
+    assert speed([9.0, 0.5, *[0.25] * 4], run, monkeypatch) == (128.0, 0.0), "a slow start does not count"
 
 
 def speed(took_s, run, monkeypatch):

@@ -260,7 +260,11 @@ def _checkpoint(folder: Path, name: str) -> Path:
     if (folder / name).exists():
         return folder / name
     existing = ", ".join(path.name for path in sorted(folder.glob("*.pt"))) or "none"
-    why = "; only runs that classify and have held-out images have best.pt (data.val_fraction, data.val_split)" if name == BEST else ""
+    why = ""
+    if name == BEST and is_trained(folder) and read_json(folder / DONE).get("selected"):
+        why = ", which held-out images chose: it was deleted, and only training the run anew makes another"
+    elif name == BEST:
+        why = "; only runs that classify and have held-out images have best.pt (data.val_fraction, data.val_split)"
     lost = name == LAST and is_trained(folder) and "imported" not in read_json(folder / JOB)
     advice = f"; delete {folder}, and repeat the command of its sweep to train it anew" if lost else ""
     raise ConfigError(f"{folder} has no {name}{why}; its checkpoints: {existing}{advice}")

@@ -28,8 +28,8 @@ def listed(names: Iterable[str]) -> str:
 
 
 def few(names: Sequence[str]) -> str:
-    """Return the names in a sentence; of more than four, the first four and how many there are: cat, dog, elk, fox, ... (10)."""
-    return ", ".join([*names[:4], "..."]) + f" ({len(names)})" if len(names) > 4 else listed(names)
+    """Return the names in a sentence; of more than six, the first four and how many there are: cat, dog, elk, fox, ... (10)."""
+    return ", ".join([*names[:4], "..."]) + f" ({len(names)})" if len(names) > 6 else listed(names)
 
 
 def first_few(names: Sequence[str], most: int = 3) -> str:

@@ -461,6 +461,8 @@ def test_info_counts(make_folder, tmp_path):
 def test_classes_of_next_to_no_training_image_are_said(make_folder, tmp_path):
     build(make_folder(train={"cat": 3, "dog": 1}, test={"cat": 1, "dog": 1}), tmp_path / "out")
     assert "warning: classes with fewer than two labelled training images: dog 1" in shards.info(tmp_path / "out").splitlines()
+    unequal = "classes are unequal: dog 1, cat "
+    assert [unequal in line for line in shards.info(tmp_path / "out").splitlines()].count(True) == 1
 
 
 def test_a_set_without_a_test_split_is_said_to_be_one(make_folder, tmp_path):

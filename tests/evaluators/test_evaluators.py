@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn.metrics import balanced_accuracy_score, f1_score
 
 import vitssl
 from jobs.display import states
@@ -18,7 +19,7 @@ from tests.ranks import run_ranks
 from vitssl import cli, config, dist, train
 from vitssl.checkpoints import tensor_files
 from vitssl.config import ConfigError
-from vitssl.config.evals import FEATURE_KINDS, ClassificationConfig, KnnConfig, evals_of, pending
+from vitssl.config.evals import FEATURE_KINDS, KINDS, ClassificationConfig, KnnConfig, evals_of, pending
 from vitssl.data import shards
 from vitssl.evaluators import Result, Subject, base, knn
 from vitssl.files import read_events, read_json
@@ -276,15 +277,51 @@ def test_a_classifier_s_last_evaluation_has_every_metric_and_its_predictions(fol
         )
 
 
+@pytest.mark.parametrize("kind", ["knn", "linear"])
+def test_evaluators_of_features_count_classes_alike_as_the_classifier_s_metrics_do(untrained_run, digits, monkeypatch, kind):
+    """By scikit-learn's definitions, of the predictions that top-1 counts, on test images of unequal classes."""
+    predicted, over_classes = [], base.over_classes
+
+    def seen(predicted_N, labels_N, num_classes):
+        predicted.append((predicted_N.numpy(), labels_N.numpy()))
+        return over_classes(predicted_N, labels_N, num_classes)
+
+    monkeypatch.setattr(f"vitssl.evaluators.{kind}.over_classes", seen)
+    metrics = evaluate.evaluate_folder(untrained_run(), KINDS[kind]())
+    ((predicted_N, labels_N),) = predicted
+    assert metrics["count"] == len(labels_N) == 450
+    assert metrics["top1"] == pytest.approx(100 * (predicted_N == labels_N).mean())
+    assert metrics["balanced_accuracy"] == pytest.approx(100 * balanced_accuracy_score(labels_N, predicted_N))
+    assert metrics["macro_f1"] == pytest.approx(100 * f1_score(labels_N, predicted_N, average="macro"))
+
+
+def test_the_last_epoch_s_weights_are_said_to_be_those_where_an_earlier_one_was_chosen(folder, capsys, tmp_path):
+    run = folder("run", CLASSIFY, TOO_FAST)
+    assert train.main([str(run)]) == 0
+    capsys.readouterr()
+    said = "note: using last.pt, the last epoch; for it held-out images chose an earlier epoch, which --checkpoint best.pt uses\n"
+    assert cli.main(["evaluate", str(run)]) == 0
+    last = capsys.readouterr()
+    assert last.err == said and json.loads(last.out)["top1"] == read_json(run / "done.json")["test"]["top1"]
+    for words in (["--checkpoint", "best.pt"], ["--weights", "best"]):
+        assert cli.main(["evaluate", str(run), *words]) == 0
+        best = capsys.readouterr()
+        assert best.err == "" and json.loads(best.out)["top1"] == read_json(run / "done.json")["selected"]["top1"]
+    (run / "best.pt").unlink()
+    assert cli.main(["evaluate", str(run), "--weights", "best"]) == 2
+    deleted = "has no best.pt, which held-out images chose: it was deleted, and only training the run anew makes another; its checkpoints: "
+    assert deleted in capsys.readouterr().err
+
+
 def test_the_command_line_evaluates_a_pretraining(folder, capsys, monkeypatch):
     run = folder("run", MAE, {"loop.max_steps": 1})
     assert train.main([str(run)]) == 0
     capsys.readouterr()
     assert cli.main(["evaluate", str(run), "--type", "knn", "--set", "k=3", "pool=mean"]) == 0
-    assert json.loads(capsys.readouterr().out).keys() == {"top1", "top5", "count"}
+    assert json.loads(capsys.readouterr().out).keys() == {"top1", "top5", "balanced_accuracy", "macro_f1", "count"}
     monkeypatch.setattr(evaluate, "TOP_K", 10)  # as many as there are classes: the right one is always among them
     assert cli.main(["evaluate", str(run), "--type", "knn", "--set", "k=3", "pool=mean"]) == 0
-    assert json.loads(capsys.readouterr().out).keys() == {"top1", "count"}
+    assert json.loads(capsys.readouterr().out).keys() == {"top1", "balanced_accuracy", "macro_f1", "count"}
     assert cli.main(["evaluate", str(run), str(run), "--type", "knn", "--set", "k=3", "pool=mean"]) == 0
     assert [json.loads(line)["run"] for line in capsys.readouterr().out.splitlines()] == ["run", "run"]
     assert cli.main(["evaluate", str(run), "--type", "knn", "--split", "train", "--shards", config.load(run).data.shards]) == 2

@@ -234,7 +234,7 @@ def test_a_metric_that_the_classifier_does_not_give_compares_no_arms_by_it(expan
 def test_arms_are_compared_by_what_their_evaluator_gives(expand) -> None:
     for metric in ("test/loss", "ece", "probe/loss"):
         assert expand("evals.probe={type: linear}", f"metric={metric}", "arms=[scratch]").jobs
-    with pytest.raises(ConfigError, match=r"knn/loss: an evaluator of type knn gives top1, top5$"):
+    with pytest.raises(ConfigError, match=r"knn/loss: an evaluator of type knn gives top1, top5, balanced_accuracy, macro_f1$"):
         expand("evals.knn={type: knn, k: 3}", "metric=knn/loss", "arms=[scratch]")
 
 

@@ -274,7 +274,8 @@ WRONG = [
     ("vitssl evaluate runs/example/scratch --type kn", f"'kn' is none of {', '.join(KINDS)} (did you mean knn?)"),
     ("vitssl evaluate runs/example/scratch --type knn --set k", "'k' is not field=value"),
     ("vitssl evaluate runs/example/scratch --type knn --set k=0", "--set k: 0 is "),
-    ("vitssl evaluate runs/example/scratch --weights best", "--weights: write --checkpoint best.pt in its place"),
+    ("vitssl evaluate runs/example/scratch --weights best", "runs/example/scratch has no best.pt"),
+    ("submit sweep.yaml metric=selected/balanced_acc", "(did you mean selected/balanced_accuracy?)"),
     ("vitssl evaluate runs/example/scratch --type knn", "error: gone/index.json does not exist: write the shards with"),
     ("vitssl evaluate runs/example/scratch --set type=knn", "error: --set type: write --type in its place"),
     (

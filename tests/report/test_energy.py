@@ -50,7 +50,7 @@ def test_images_to_test_on_that_are_trained_on_are_warned_of(sweep):
     counts = {"cars": None, "cifar10": 247, "digits": 1, "svhn": 0}
     make = {("scratch", name, 0): {"data": {"near_duplicates": count}} for name, count in counts.items()}
     grid = lay_out(collect(sweep({"scratch": 80.0}, {"data": list(counts), "seed": [0]}, make=make)))
-    alike = "of training images used with labels"
+    alike = "of training images with labels"
     many = f"247 of the 10,000 test images of cifar10 look like near-duplicates {alike}"
     one = f"1 of the 10,000 test images of digits looks like a near-duplicate {alike}"
     names = "; `vitssl shards info` lists them."
@@ -128,9 +128,23 @@ def test_a_log_that_is_no_log_is_named(sweep):
 def test_those_without_a_label_are_told_apart(sweep):
     data = {"test_images": 72, "near_duplicates": 0, "near_duplicates_unlabelled": 3}
     grid = lay_out(collect(sweep({"scratch": 80.0}, {"data": ["photos"], "seed": [0]}, make={("scratch", "photos", 0): {"data": data}})))
-    said = "3 of the 72 test images of photos look like near-duplicates of training images used without labels"
+    said = "3 of the 72 test images of photos look like near-duplicates of training images without labels"
     table = details.data(grid)
     assert table is not None and f"{said};" in table.caption and details.warnings(grid) == {said: "Data"}
+
+
+def test_of_how_few_labels_are_used_is_said(sweep):
+    """Most of them may be near-duplicates of images whose label these runs never see."""
+    data = {"test_images": 525, "near_duplicates": 44, "labelled_images": 80}
+    few = [("train", {"objectives.classify": {}, "data.labels": {"per_class": 20}})]
+    make = {(arm, "cells", 0): {"data": data | {"labelled_images": count}} for arm, count in (("scratch", 80), ("ssat", 160))}
+    made = sweep({"scratch": 80.0, "ssat": 81.0}, {"data": ["cells"], "seed": [0]}, make=make, stages={"scratch": few, "ssat": few})
+    grid = lay_out(collect(made))
+    (said,) = details.warnings(grid)
+    assert said == (
+        "44 of the 525 test images of cells look like near-duplicates of training images with labels, of which these runs use 80 to 160 "
+        "with their labels"
+    )
 
 
 def test_images_that_are_all_different_need_no_warning(sweep):

@@ -528,7 +528,12 @@ def test_runs_that_the_command_leaves_out_are_counted(sweep):
     facts["cells"] = [cell for cell in facts["cells"] if cell["axes"]["seed"] == 0]  # as a narrower command writes it
     (folder / "sweep.json").write_text(json.dumps(facts))
     said = next(line for line in sentences(findings(lay_out(collect(folder)))) if "Not in this report" in line)
-    assert said.startswith("Not in this report: 2 other runs in its folder, of other arms, values or fields; ")
+    used = "2 other runs in the sweep's folder, which used 500 Wh"
+    assert said.startswith(f"Not in this report: {used}, of other arms, values or fields; ")
+    sweep_read = collect(folder)
+    assert f" Not counted: {used}. " in statement(sweep_read)
+    total = findings(lay_out(sweep_read))["In all"][0]
+    assert total.startswith("The runs of this report, each counted once, took")
 
 
 # --------------------------------------------------------------------------------------------------------------- labels

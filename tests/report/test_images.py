@@ -115,6 +115,22 @@ def test_an_arm_is_the_best_where_images_and_seeds_say_so(sweep, images, better,
     assert grid.against_baseline(row, None).how == f"{PAIRED}, combined in quadrature with the error over 50 test images"
 
 
+def test_a_caption_names_the_arms_of_each_kind_of_interval(sweep):
+    """Each seed of ssat is right on other images but as many; those of sslft are right on more and more."""
+    draw = np.random.default_rng(0)
+    counts = {"scratch": (40, 40, 40), "ssat": (60, 60, 60), "sslft": (45, 60, 75)}
+    folder = sweep({arm: (lambda at, of=of: float(of[at["seed"]])) for arm, of in counts.items()}, {"seed": [0, 1, 2]}, columns=None)
+    for arm, of in counts.items():
+        for seed, right in enumerate(of):
+            path = next(folder.glob(f"{arm}-{'finetune' if arm == 'sslft' else 'train'}-{seed}"))
+            predictions(path, np.zeros(100, dtype=int), 1 - (draw.permutation(100) < right))
+    grid = lay_out(collect(folder))
+    (shown,) = [table(part) for part in grid.parts]
+    images = "combined in quadrature with the error over 100 test images"
+    chance = f"by chance in single images, since 3 seeds happen to vary less, {images}"
+    assert f"(ssat: {chance}; sslft: {PAIRED}, {images})" in shown.caption
+
+
 def test_equal_runs_in_two_rows_are_the_same(sweep):
     """As those of the arm whose cost the others are given."""
     folder = sweep({"scratch": 40.0, "ssat": lambda at: 40.0 + 2 * at["seed"]}, {"seed": [0, 1, 2]}, columns=None)

@@ -77,6 +77,20 @@ def test_labels_that_were_not_learned_are_told_from_chance(ending):
     assert sentence(grid) == "", "a probe learns what its features have"
 
 
+def test_of_an_earlier_epoch_that_held_out_images_chose_longer_training_is_no_advice(sweep):
+    """Scratch was chosen at half of its epochs, ssat at its last ones; both still rose, and have losses near that of chance."""
+    chosen = {"scratch": 50, "ssat": 96}
+    make = {}
+    for arm, epoch in chosen.items():
+        result = {"top1": 70.0, "top5": 99.0, "loss": 1.0, "count": 100, "epoch": epoch}
+        make |= {(arm, seed): {"done": {"selected": result, "epochs": 100}} for seed in (0, 1, 2)}
+    grid = lay_out(collect(sweep(dict.fromkeys(chosen, 80.0), {"seed": [0, 1, 2]}, columns=None, metric="selected/top1", make=make)))
+    for row in grid.rows:
+        for cell in row.cells:
+            cell.last.events.append({"event": "train", "step": 1000, "time": 2.0, "terms": {"classify": 2.0}})
+    assert sentence(grid) == "The classification loss ended high: ssat (2.00, chance 2.30). Longer training may change the ranking."
+
+
 def test_of_few_images_seeds_that_agree_do_not_tell_from_chance(sweep):
     """Three seeds have 60 % of ten images, or of a thousand, of which half are of either class."""
     for times, said in ((1, True), (100, False)):

@@ -21,7 +21,7 @@ from vitssl.cli.base import (
     command,
     names,
     not_negative,
-    note_unfinished,
+    note_checkpoint,
     positive,
     runs_and_classes,
 )
@@ -77,7 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     add("folder", type=Path, help="run folder; for several, such as the seeds of an arm, probabilities are averaged")
     add("images", nargs="+", type=Path, help="image files, or folders that are searched for images recursively")
     add("--csv", type=Path, metavar="OUT", help="file to write, with a row per image: path, class, probability, and a column per class")
-    add_weights(add, ("model", "ema"), "ema: averaged weights, if the run has loop.ema_decay")
+    add_weights(add, ("model", "ema"), "ema: averaged weights, if the run has loop.ema_decay; best: --checkpoint best.pt")
     add = command(commands, "cost", _cost, "show MACs and parameters of a run, trained or not")
     add_runs(add)
     weights.add_parsers(commands)
@@ -183,8 +183,6 @@ def _evaluate(arguments: argparse.Namespace) -> None:
     folders = checked_run_folders(arguments.folders, arguments.checkpoint)
     if arguments.type not in FEATURE_KINDS and len(folders) > 1:
         folders = classifying_runs(folders)
-    if arguments.weights == "best":
-        raise ConfigError("write --checkpoint best.pt in its place", "--weights")
     fields = {name: getattr(arguments, name) for name in ("type", "shards", "split", "weights")}
     if repeated := next((name for word in arguments.fields if (name := word.partition("=")[0]) in fields), None):
         raise ConfigError(f"write --{repeated} in its place", f"--set {repeated}")
@@ -195,7 +193,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         for folder in folders:
             which = {"run": folder.resolve().name} if len(folders) > 1 else {}
             print(json.dumps(which | evaluate_folder(folder, cfg, arguments.checkpoint)), flush=True)
-            note_unfinished(folder, arguments.checkpoint)
+        note_checkpoint(folders, arguments.checkpoint)
     except ConfigError as error:  # names the option that was typed instead of the config's field
         prefix = f"evals.{arguments.type}"
         owner, _, last = error.field.rpartition(".")
@@ -216,8 +214,7 @@ def _predict(arguments: argparse.Namespace) -> int:
 
     runs = [load(folder, arguments.checkpoint, weights=arguments.weights) for folder in folders]
     check_runs(runs)
-    for folder in folders:
-        note_unfinished(folder, arguments.checkpoint)
+    note_checkpoint(folders, arguments.checkpoint)
     return 2 if predict(runs, files, arguments.csv) else 0
 
 
@@ -244,8 +241,7 @@ def _report(arguments: argparse.Namespace) -> None:
 
 def _analyze(arguments: argparse.Namespace) -> None:
     folders = checked_run_folders(arguments.folders, arguments.checkpoint)
-    for folder in folders:
-        note_unfinished(folder, arguments.checkpoint)
+    note_checkpoint(folders, arguments.checkpoint)
     from vitssl.analysis import KINDS, analyze_each
     from vitssl.analysis.base import Sample
     from vitssl.trained import load

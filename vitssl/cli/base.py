@@ -6,14 +6,15 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitssl.words import counted, note
 
 if TYPE_CHECKING:
     from vitssl.config import Run
 
-WEIGHTS = "model, ema (averaged weights, if the run has loop.ema_decay) or teacher (a backbone only)"
+WEIGHTS = "model, ema (averaged weights, if the run has loop.ema_decay), teacher (a backbone only) or best (--checkpoint best.pt)"
+BEST_WEIGHTS = "best"
 
 
 def command(commands: argparse._SubParsersAction, name: str, call: object, help_text: str, elsewhere: dict[str, str] | None = None):
@@ -32,8 +33,19 @@ def add_set(add: Callable[..., object], meaning: str) -> None:
     add("--set", nargs="+", default=[], type=assignment, dest="fields", metavar="field=value", help=meaning)
 
 
-def add_weights(add: Callable[..., object], choices: tuple[str, ...] | None = ("model", "ema", "teacher"), meaning: str = WEIGHTS) -> None:
-    add("--weights", default="model", choices=choices, help=meaning)
+class _Weights(argparse.Action):
+    """Stores which weights of a checkpoint are meant; ``best`` means those of best.pt, as in a configuration."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, value: Any, option: str | None = None) -> None:
+        if value == BEST_WEIGHTS:
+            namespace.checkpoint = "best.pt"
+        else:
+            namespace.weights = value
+
+
+def add_weights(add: Callable[..., object], choices: Sequence[str] | None = ("model", "ema", "teacher"), meaning: str = WEIGHTS) -> None:
+    choices = choices and [*choices, BEST_WEIGHTS]
+    add("--weights", default="model", choices=choices, action=_Weights, help=meaning)
     add("--checkpoint", default="last.pt", help="checkpoint in the run folder, for example best.pt (default: %(default)s)")
 
 
@@ -132,10 +144,23 @@ def checked_run_folders(paths: Sequence[Path], checkpoint: str | None = None) ->
     return chosen or folders
 
 
-def note_unfinished(folder: Path, checkpoint: str) -> None:
-    """Print a note if the run is not fully trained."""
+def note_checkpoint(folders: Sequence[Path], checkpoint: str) -> None:
+    """Print a note on each run that is not fully trained, and one if held-out images chose earlier epochs than those of ``checkpoint``."""
     from vitssl.run_folder import LAST, is_trained
 
-    if not is_trained(folder):
-        which = "its newest checkpoint" if checkpoint == LAST else checkpoint
-        note(f"{folder} is not finished; using the weights of {which}")
+    for folder in folders:
+        if not is_trained(folder):
+            which = "its newest checkpoint" if checkpoint == LAST else checkpoint
+            note(f"{folder} is not finished; using the weights of {which}")
+    earlier = [folder for folder in folders if checkpoint == LAST and is_trained(folder) and _chose_earlier(folder)]
+    if earlier:
+        whose = "it" if len(folders) == 1 else f"{len(earlier)} of {counted(len(folders), 'run')}"
+        note(f"using {LAST}, the last epoch; for {whose} held-out images chose an earlier epoch, which --checkpoint best.pt uses")
+
+
+def _chose_earlier(folder: Path) -> bool:
+    from vitssl.files import read_json
+    from vitssl.run_folder import BEST, DONE
+
+    done = read_json(folder / DONE)
+    return (folder / BEST).exists() and (done.get("selected") or {}).get("epoch", done["epochs"]) < done["epochs"]

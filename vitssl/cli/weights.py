@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 
-from vitssl.cli.base import add_runs, add_set, add_weights, checked_run_folder, command, note_unfinished, runs_and_classes
+from vitssl.cli.base import add_runs, add_set, add_weights, checked_run_folder, command, note_checkpoint, runs_and_classes
 from vitssl.config import ConfigError, Run
 from vitssl.config.weights import LAYOUTS, RELEASED
 from vitssl.files import check_new
@@ -116,7 +116,7 @@ def _export(arguments: argparse.Namespace) -> None:
     from vitssl.weights.exporting import export
 
     instruction = export(folder, arguments.out, arguments.to, arguments.weights, arguments.checkpoint, arguments.backbone)
-    note_unfinished(folder, arguments.checkpoint)
+    note_checkpoint([folder], arguments.checkpoint)
     print(arguments.out)
     print(f"load it with {instruction}", file=sys.stderr)
 
@@ -134,7 +134,7 @@ def _features(arguments: argparse.Namespace) -> None:
     from vitssl.trained import load
 
     trained = load(folder, arguments.checkpoint, weights=arguments.weights)
-    note_unfinished(folder, arguments.checkpoint)
+    note_checkpoint([folder], arguments.checkpoint)
     arrays = features.write(trained, arguments.shards, arguments.out, arguments.split, arguments.blocks, arguments.tokens)
     shown = ", ".join(f"{name} {tuple(array.shape)}" for name, array in arrays.items())
     print(f"{arguments.out}: {shown}")

@@ -113,6 +113,7 @@ class ClassificationConfig(EvalConfig):
 class FeaturesConfig(EvalConfig):
     """The fields that evaluators of features have: they learn from the Run's labelled training images, without augmentation."""
 
+    metrics: ClassVar[tuple[str, ...]] = ("top1", "top5", "balanced_accuracy", "macro_f1")
     pool: Optional[Literal["cls", "reg", "mean", "cls+reg", "cls+mean"]] = (
         None  # null: the class token if there is one, else the mean of the patch tokens
     )
@@ -176,7 +177,7 @@ class KnnConfig(FeaturesConfig):
 class LinearConfig(FeaturesConfig):
     """Logistic regression on standardised features, to its optimum."""
 
-    metrics: ClassVar[tuple[str, ...]] = ("top1", "top5", "loss")
+    metrics: ClassVar[tuple[str, ...]] = (*FeaturesConfig.metrics, "loss")
     type: str = "linear"
     l2: float = 1e-3  # L2 penalty: l2 / 2 times the weights' squared norm, added to the mean cross-entropy
     max_iter: int = 200  # maximum number of L-BFGS iterations
@@ -276,13 +277,14 @@ def metric_parts(metric: str) -> tuple[str, str]:
     Raises:
         ConfigError: there is no such metric.
     """
-    evaluator, _, name = metric.rpartition("/")
+    evaluator, slash, name = metric.rpartition("/")
     if not evaluator:
         evaluator, name = ("test_ema", name.removesuffix("_ema")) if name.endswith("_ema") else ("test", name)
     if name not in METRICS:
         suggestions = [METRICS_ALSO_CALLED[name.lower()]] if name.lower() in METRICS_ALSO_CALLED else closest(name, list(METRICS))
         others = "nor top1_ema, nor an evaluator's, such as selected/top1 or knn/top1"
-        raise ConfigError(f"{metric!r} is none of {', '.join(METRICS)}, {others}{did_you_mean(suggestions)}")
+        meant = did_you_mean([f"{evaluator}/{key}" if slash else key for key in suggestions])
+        raise ConfigError(f"{metric!r} is none of {', '.join(METRICS)}, {others}{meant}")
     return evaluator, name
 
 

@@ -129,8 +129,8 @@ def throughput(network: model.Model, run: Run, device: torch.device) -> dict[str
     """Return the median inference speed on ``device``, in the Run's precision, with the largest batch up to 256 (on a CPU: 32) that fits.
 
     ``inference_spread`` shows how quiet the machine was: the interquartile range of the batches' times, divided by their median. Nine
-    batches are timed, or as many as fit into a second, but at least three: a batch of a large network on a CPU may take longer than a step of
-    training.
+    batches are timed, or as many as fit into a second, but at least three: a batch of a large network on a CPU may take longer than a step
+    of training.
     """
     batch_size = 256 if device.type == "cuda" else 32
     while True:

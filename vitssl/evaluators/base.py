@@ -23,6 +23,7 @@ from vitssl.data.index import Index, load_index
 from vitssl.data.loading.batch import Batch
 from vitssl.data.loading.loader import EvalLoader
 from vitssl.data.loading.subset import SplitPositions, check_evaluator, evaluation_images
+from vitssl.evaluators.metrics import class_metrics
 from vitssl.model import Model
 from vitssl.views import EvalView
 
@@ -208,6 +209,12 @@ def metric_sums(*values_B: Tensor) -> Tensor:
     """Return the sum of each value over a batch's images, followed by the number of images, in float64."""
     sums = torch.stack([value_B.sum(dtype=torch.float64) for value_B in values_B])
     return torch.cat([sums, sums.new_full((1,), len(values_B[0]))])
+
+
+def over_classes(predicted_N: Tensor, labels_N: Tensor, num_classes: int) -> dict[str, float]:
+    """Return the metrics in which each class counts alike (`metrics.class_metrics`), over the images of all ranks."""
+    predicted, labels = (dist.gather_rows(rows).cpu().numpy() for rows in (predicted_N, labels_N))
+    return class_metrics(predicted, labels, num_classes)
 
 
 def means(sums: list[Tensor], names: tuple[str, ...]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from vitssl import dist
 from vitssl.config.evals import TOP_K, KnnConfig
-from vitssl.evaluators.base import Evaluator, Result, Subject, means, metric_sums
+from vitssl.evaluators.base import Evaluator, Result, Subject, means, metric_sums, over_classes
 from vitssl.evaluators.metrics import top_k_correct
 
 TEST_AT_ONCE, TRAIN_AT_ONCE = 512, 65536  # rows and columns of the similarity matrix in memory at a time
@@ -35,7 +35,7 @@ def votes(test_BD: Tensor, train_ND: Tensor, labels_N: Tensor, k: int, temperatu
 
 
 class Knn(Evaluator):
-    """Evaluator of features: top-1 and top-5, in percent, of the votes of the nearest labelled training images."""
+    """Evaluator of features: the votes of the nearest labelled training images."""
 
     cfg: KnnConfig
 
@@ -43,8 +43,9 @@ class Knn(Evaluator):
         subject.check_images(self.cfg)
         train_ND, labels_N = (dist.gather_rows(rows) for rows in subject.features(self.cfg, "train"))
         test_ND, test_labels_N = subject.features(self.cfg, self.cfg.split, self.cfg.shards)
-        sums = []
+        sums, predicted = [], []
         for test_BD, labels_B in zip(test_ND.split(TEST_AT_ONCE), test_labels_N.split(TEST_AT_ONCE), strict=True):
             votes_BK = votes(test_BD, train_ND, labels_N, self.cfg.k, self.cfg.temperature, len(subject.classes))
             sums.append(metric_sums(*(top_k_correct(votes_BK, labels_B, n) for n in (1, TOP_K))))
-        return Result(means(sums, ("top1", "top5")))
+            predicted.append(votes_BK.argmax(1))
+        return Result(means(sums, ("top1", "top5")) | over_classes(torch.cat(predicted), test_labels_N, len(subject.classes)))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from vitssl import dist
 from vitssl.config.evals import TOP_K, LinearConfig
-from vitssl.evaluators.base import Evaluator, Result, Subject, means, metric_sums
+from vitssl.evaluators.base import Evaluator, Result, Subject, means, metric_sums, over_classes
 from vitssl.evaluators.metrics import top_k_correct
 
 
@@ -40,10 +40,7 @@ def logistic_regression(features_ND: Tensor, labels_N: Tensor, num_classes: int,
 
 
 class Linear(Evaluator):
-    """Evaluator of features: top-1 and top-5, in percent, and the mean cross-entropy of a logistic regression.
-
-    The regression learns from the features of the labelled training images.
-    """
+    """Evaluator of features: a logistic regression that learns from the labelled training images."""
 
     cfg: LinearConfig
 
@@ -56,4 +53,4 @@ class Linear(Evaluator):
         logits_NK = layer(test_ND)
         hits = [top_k_correct(logits_NK, labels_N, k) for k in (1, TOP_K)]
         sums = metric_sums(*hits, F.cross_entropy(logits_NK, labels_N, reduction="none"))
-        return Result(means([sums], ("top1", "top5", "loss")))
+        return Result(means([sums], ("top1", "top5", "loss")) | over_classes(logits_NK.argmax(1), labels_N, len(subject.classes)))

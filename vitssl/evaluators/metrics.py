@@ -67,12 +67,17 @@ def _ranks(values_N: np.ndarray) -> np.ndarray:
 
 
 def prediction_metrics(probabilities_NK: np.ndarray, labels_N: np.ndarray) -> dict[str, float]:
-    """Return the metrics that need all predicted classes at once, in percent.
+    """Return the metrics that need all predictions at once, in percent: those of `class_metrics`, and the expected calibration error."""
+    predicted_N = probabilities_NK.argmax(1)
+    error = calibration_error(probabilities_NK.max(1), predicted_N == labels_N)
+    return class_metrics(predicted_N, labels_N, probabilities_NK.shape[1]) | {"ece": 100 * error}
 
-    They are recall, averaged over classes that have images; F1, averaged over classes that have images or are predicted for some; and the
-    expected calibration error.
+
+def class_metrics(predicted_N: np.ndarray, labels_N: np.ndarray, K: int) -> dict[str, float]:
+    """Return the metrics in which each class counts alike, in percent.
+
+    They are recall, averaged over classes that have images, and F1, averaged over classes that have images or are predicted for some.
     """
-    predicted_N, confidence_N, K = probabilities_NK.argmax(1), probabilities_NK.max(1), probabilities_NK.shape[1]
     # per class: the number of its images, of images predicted as it, and of correct predictions
     true_K, predicted_K, correct_K = (
         np.bincount(labels, minlength=K) for labels in (labels_N, predicted_N, labels_N[labels_N == predicted_N])
@@ -82,6 +87,5 @@ def prediction_metrics(probabilities_NK: np.ndarray, labels_N: np.ndarray) -> di
     metrics = {
         "balanced_accuracy": (correct_K[present_K] / true_K[present_K]).mean(),
         "macro_f1": (2 * correct_K[relevant_K] / (true_K + predicted_K)[relevant_K]).mean(),
-        "ece": calibration_error(confidence_N, predicted_N == labels_N),
     }
     return {name: 100 * float(value) for name, value in metrics.items()}

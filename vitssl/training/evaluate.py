@@ -59,12 +59,12 @@ def _evaluate_best(train_state: TrainState, best_evals: dict[str, EvalConfig], r
 
 
 def headlines(metrics: dict[str, dict[str, float]], run: config.Run) -> str:
-    """Return the headline metric of each evaluator in words: its first metric, or for the held-out images the one that chooses weights.
+    """Return the headline metric of each evaluator in words: the one by which held-out images choose weights, or else its first one.
 
     The figure of the held-out images is the one of the present epoch, even if another epoch is the best.
     """
     shown = {name: values for name, values in metrics.items() if values and name != "selected_val"}
-    keys = {name: run.data.val_metric if name == "val" else next(iter(values)) for name, values in shown.items()}
+    keys = {name: run.data.val_metric if run.data.val_metric in values else next(iter(values)) for name, values in shown.items()}
     return ", ".join(f"{name} {metric_of(key).name} {metrics[name][key]:.2f} {metric_of(key).unit}".rstrip() for name, key in keys.items())
 
 

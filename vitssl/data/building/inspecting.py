@@ -19,6 +19,7 @@ from vitssl.data.loading import order
 from vitssl.files import hash_file
 from vitssl.words import counted, first_few
 
+UNEQUAL = 3  # times the images of the smallest class, from which on the largest one is remarkable
 MOST_NAMED, MOST_LISTED = 5, 12  # classes that a warning names, and that the table lists
 WITHOUT_TEST = (
     "warning: there is no split called test, which accuracy is measured on: hold out a share in another folder of shards (?test=0.2&seed=0 "
@@ -81,6 +82,7 @@ def info(folder: str | Path) -> str:
         *_group_lines(index),
         *findings.lines(index),
         *_rare_line(index),
+        *_unequal_line(index),
         *_order_line(index),
         "",
         f"{'split':<12}{'images':>10}{'labelled':>10}{'per class':>14}{'pixels (h x w)':>24}{'MB':>10}",
@@ -106,6 +108,16 @@ def _rare_line(index: Index) -> list[str]:
     if not rare or not counts.any():
         return []
     return [f"warning: classes with fewer than two labelled training images: {first_few(rare, MOST_NAMED)}"]
+
+
+def _unequal_line(index: Index) -> list[str]:
+    """Return a note of how many labelled training images the classes have, and of how to count them alike, if they are very unequal."""
+    labels = index.label[index.where("train")]
+    counts = dict(zip(index.classes, np.bincount(labels[labels >= 0], minlength=len(index.classes)).tolist(), strict=True))
+    if max(counts.values(), default=0) < UNEQUAL * max(1, min(counts.values(), default=0)):
+        return []
+    shown = first_few([f"{name} {counts[name]:,}" for name in sorted(counts, key=lambda name: counts[name])], MOST_LISTED)
+    return [f"classes are unequal: {shown}; metric: balanced_accuracy and objectives.classify.class_weight=balanced count them alike"]
 
 
 def _order_line(index: Index) -> list[str]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from PIL import features
 
 from vitssl.config import ConfigError
+from vitssl.config.base import closest, did_you_mean
 from vitssl.data import UNLABELLED
 from vitssl.data.sources import held_out, lists
 from vitssl.data.sources.held_out import SHARES
@@ -86,7 +87,8 @@ def open_folder(path: str, options: Options) -> Source:
     splits = held_out.divided(hold_out, classes, samples, [sample.name for sample in samples])
     for split, name in folders.items():
         if unknown := sorted(set(subfolders(root / name)) - set(present)):
-            raise ConfigError(f"{root / name / unknown[0]}: a class that {train} does not have")
+            meant = did_you_mean(closest(unknown[0], present))
+            raise ConfigError(f"{root / name / unknown[0]}: a class that {train} does not have{meant}")
         splits[split] = _class_folders(root, root / name, classes, train)
     if unlabeled := [*_unlabeled_inside(root), *_unlabeled_elsewhere(root, options)]:
         splits[UNLABELED] = unlabeled

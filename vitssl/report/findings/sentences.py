@@ -18,7 +18,7 @@ from vitssl.report.results.grid import SEED, Grid
 from vitssl.report.results.stats import plus_minus
 from vitssl.report.table import number, signed
 from vitssl.report.units import quantity
-from vitssl.run_folder import RUN, lost_kwh
+from vitssl.run_folder import lost_kwh
 from vitssl.words import counted, few, listed
 
 MOST_SUBJECTS, MOST_LINES = 5, 2  # that a report begins with; sentences of one that stands there
@@ -171,16 +171,16 @@ def _total(sweep: Sweep) -> str:
     money = f", {number(spent['money'])} {sweep.currency}" if spent["money"] else ""
     took = f"{hours}, {quantity(energy, 'kWh')} and {quantity(co2e, 'kg')} CO2e"
     missing = f"{unrecorded(sweep)}{outside.not_counted(sweep)}{outside.reused(sweep)}"
-    return f"The whole sweep, each run counted once, took {took}{_assumed_grid(sweep)}{money}{rest}.{missing}"
+    whole = "The runs of this report, each" if sweep.others else "The whole sweep, each run"
+    return f"{whole} counted once, took {took}{_assumed_grid(sweep)}{money}{rest}.{missing}"
 
 
 def _left_out(sweep: Sweep) -> str:
     """Return a sentence saying that the folder holds runs of other commands, which this report leaves out; empty if it holds none."""
-    others = {path.parent for path in sweep.folder.glob(f"*/{RUN}")} - sweep.runs.keys()
-    if not others:
+    if not sweep.others:
         return ""
     kept = "to bring them back, repeat the command that trained them; to keep both reports, set another name="
-    return f"Not in this report: {counted(len(others), 'other run')} in its folder, of other arms, values or fields; {kept}."
+    return f"Not in this report: {outside.others(sweep)}, of other arms, values or fields; {kept}."
 
 
 def _assumed_grid(sweep: Sweep) -> str:

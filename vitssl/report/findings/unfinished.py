@@ -66,8 +66,10 @@ def _chance(grid: Grid, cells: list[Cell]) -> float | None:
 def _unlearned(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
     """Return the final classification loss and that of chance, both summed over heads, if the loss ended high; otherwise empty.
 
-    It is empty for a probe, whose network is frozen.
+    It is empty for a probe, whose network is frozen, and where held-out images chose an earlier epoch.
     """
+    if _chose_earlier(grid, done):
+        return ""
     runs = [cell.last for cell in done if cell.last.job.get("data", {}).get("classes")]
     logged = [[event["terms"][CLASSIFY] for event in run.events_of("train") if CLASSIFY in event["terms"]] for run in runs]
     ends = [losses[-1] for losses in logged if losses]
@@ -81,12 +83,20 @@ def _unlearned(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
 def _rise(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
     """Return by how many points the metric still rose, and over which last share of training; empty if it did not rise significantly."""
     ends = [end for cell in done if (end := _end(grid, cell))]
-    if not ends or grid.measured.unit != "%":
+    if not ends or _chose_earlier(grid, done) or grid.measured.unit != "%":
         return ""
     last, before, shares = zip(*ends, strict=True)
     gap = difference(dict(enumerate(last)), dict(enumerate(before)), overlap_of(done))
     assert gap is not None  # both have scores
     return f"by {gap.mean:.2f} points over the last {100 * max(shares):.0f} %" if gap.mean >= LEAST and not gap.open else ""
+
+
+def _chose_earlier(grid: Grid, done: list[Cell]) -> bool:
+    """Whether the sweep compares epochs that held-out images choose, and these are not the last ones: more epochs would not be chosen."""
+    if grid.metric[0] != "selected":
+        return False
+    chosen = [(cell.last.done.get("selected") or {}).get("epoch", cell.last.done["epochs"]) / cell.last.done["epochs"] for cell in done]
+    return mean(chosen) < END[1]
 
 
 def _end(grid: Grid, cell: Cell) -> tuple[float, float, float] | None:

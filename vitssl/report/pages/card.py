@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from vitssl.config import Optim, Site, scaled_lr
-from vitssl.config.evals import METRICS, measured_by, metric_parts
+from vitssl.config.evals import METRICS, measured_by, metric_of, metric_parts
 from vitssl.report.results.collect import Cell, RunFolder, Sweep, add, collect, read_folder
 from vitssl.report.results.energy import tracked
 from vitssl.report.results.grid import SEED
@@ -124,7 +124,9 @@ def _results(run: RunFolder, sweep: Sweep | None, cell: Cell | None, checkpoint:
     lines = []
     recorded, when = TEST_RESULTS.get((checkpoint, weights), ("", ""))
     if test := run.done.get(recorded):
-        lines.append(f"- this model, {when}: top-1 {test['top1']:.2f} % of {test.get('count', 0):,} test images")
+        compared = metric_parts(sweep.facts["metric"])[1] if sweep else "top1"
+        others = f", {metric_of(compared).title} {test[compared]:.2f}" if compared != "top1" and compared in test else ""
+        lines.append(f"- this model, {when}: top-1 {test['top1']:.2f} % of {test.get('count', 0):,} test images{others}")
     evaluated_weights = {(LAST, weights): weights, (BEST, "model"): "best"}.get((checkpoint, weights))
     for name, entry in run.evals.items():
         if entry["config"].get("weights", "model") != evaluated_weights:

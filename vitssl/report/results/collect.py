@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -162,6 +163,12 @@ class Sweep:
     def busy_key(self) -> str:
         """The figure of `RunFolder.spent` under `busy_name`; among runs on GPUs, a run on a CPU has none."""
         return "gpu_busy_hours" if self.on_gpu else "cpu_hours"
+
+    @cached_property
+    def others(self) -> list[RunFolder]:
+        """The runs in the sweep's folder that are not of its last command, but of other arms, values or fields."""
+        folders = {path.parent for path in self.folder.glob(f"*/{RUN}")} - self.runs.keys()
+        return [_read(folder, fill(Site, self.facts["site"])) for folder in sorted(folders)]
 
     @property
     def on_gpu(self) -> bool:

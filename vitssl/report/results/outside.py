@@ -8,9 +8,10 @@ from typing import Any
 
 from vitssl.config import Run, checkpoint_fields, dotted
 from vitssl.files import read_json
-from vitssl.report.results.collect import RunFolder, Sweep
+from vitssl.report.results.collect import RunFolder, Sweep, add
+from vitssl.report.units import quantity
 from vitssl.run_folder import JOB
-from vitssl.words import listed
+from vitssl.words import counted, listed
 
 
 def origins(run: RunFolder) -> list[str]:
@@ -26,6 +27,14 @@ def not_counted(sweep: Sweep) -> str:
     """Return a sentence on the weights that runs start from, whose cost is not counted; empty if there are none."""
     names = dict.fromkeys(origin for run in sweep.runs.values() for origin in origins(run))
     return f" Not counted: the cost of weights trained elsewhere that runs started from ({listed(names)})." if names else ""
+
+
+def others(sweep: Sweep) -> str:
+    """Return in words how many runs of the sweep's folder its last command does not name, and what they used; empty if there are none."""
+    if not sweep.others:
+        return ""
+    used = add(run.spent for run in sweep.others)["energy_kwh"]
+    return f"{counted(len(sweep.others), 'other run')} in the sweep's folder" + (f", which used {quantity(used, 'kWh')}" if used else "")
 
 
 def reused(sweep: Sweep) -> str:

@@ -23,7 +23,7 @@ from vitssl.report.table import BAD, DASH, NOTE, Entry, Table, figure, signed
 from vitssl.report.tables import differences as of_all
 from vitssl.report.tables.entries import LOWER_IS_BETTER, currency, difference_entry, model_entries, published, training
 from vitssl.report.units import fit
-from vitssl.words import counted, listed
+from vitssl.words import counted, few, listed
 
 EQUAL = {"macs": "multiply-adds", "gpu_hours": "hours", "kwh": "energy"}
 MEASURED_COSTS = {"hours", "kwh", "co2e", "co2e_estimate", "money"}
@@ -273,11 +273,14 @@ def _trained_by(grid: Grid) -> str:
 
 def _against(grid: Grid) -> str:
     """Return a sentence on the differences from the baseline, and on the seeds from which their intervals are computed."""
-    gaps = [gap for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column))]
+    gaps = [(row, gap) for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column))]
     if not gaps:
         return ""
-    any_interval = any(gap.low is not None for gap in gaps)
-    how = "; ".join(dict.fromkeys(gap.how for gap in gaps))
+    any_interval = any(gap.low is not None for _, gap in gaps)
+    rows_by_how: dict[str, dict[str, None]] = {}
+    for row, gap in gaps:
+        rows_by_how.setdefault(gap.how, {})[grid.label(row)] = None
+    how = "; ".join(how if len(rows_by_how) == 1 else f"{few(list(rows))}: {how}" for how, rows in rows_by_how.items())
     sentence = f" Against {grid.baselines()}: the difference{', with its 95 % confidence interval' if any_interval else ''} ({how})."
     return f"{sentence} {UNCORRECTED}" if any_interval else sentence
 
