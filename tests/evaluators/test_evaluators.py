@@ -206,11 +206,11 @@ def test_weights_that_nothing_chooses_are_refused_before_the_first_step(folder, 
     [
         (
             [CLASSIFY, {"evals.near": {"type": "knn", "weights": "best"}}],
-            "evals.near.weights: the Run has no best.pt; it needs objectives.cl",
+            "evals.near.weights: the Run has no best.pt without data.val_fraction or data.val_split",
         ),
         (
             [MAE, {"data.val_fraction": 0.2}, {"evals.near": {"type": "knn", "weights": "best"}}],
-            "evals.near.weights: the Run has no best.pt",
+            "no best.pt without objectives.classify, which chooses it; for a stage without it write evals.near.weights: model there",
         ),
         (
             [CLASSIFY, TOO_FAST, {"evals.near": {"type": "knn", "weights": "best", "every": 1}}],

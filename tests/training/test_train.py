@@ -454,10 +454,10 @@ def test_an_epoch_that_is_better_by_another_metric_is_not_chosen():
     assert state.progress.best_test["epoch"] == 3, "by top-1, whatever chooses"
 
 
-def test_the_held_out_images_are_shown_by_what_they_choose_by():
+def test_evaluations_are_shown_by_what_held_out_images_choose_by():
     run = config.Run(data=config.Data(val_metric="loss"))
-    metrics = {"test": {"top1": 50.0, "loss": 1.5}, "val": {"top1": 40.0, "loss": 1.25}}
-    assert evaluate.headlines(metrics, run) == "test top-1 50.00 %, val NLL 1.25"
+    metrics = {"test": {"top1": 50.0, "loss": 1.5}, "val": {"top1": 40.0, "loss": 1.25}, "knn": {"top1": 30.0}}
+    assert evaluate.headlines(metrics, run) == "test NLL 1.50, val NLL 1.25, knn top-1 30.00 %"
 
 
 class Killed(BaseException):

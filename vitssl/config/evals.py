@@ -82,9 +82,9 @@ class EvalConfig:
         if self.weights == "ema" and run.loop.ema_decay is None:
             yield Problem(f"{name}.weights", "the Run has no averaged weights; set loop.ema_decay")
         if self.weights == "best" and not may_hold_out(run):
-            yield Problem(
-                f"{name}.weights", "the Run has no best.pt; it needs objectives.classify, and data.val_fraction or data.val_split"
-            )
+            without = "data.val_fraction or data.val_split" if classifies(run) else "objectives.classify, which chooses it"
+            advice = "" if classifies(run) else f"; for a stage without it write {name}.weights: model there"
+            yield Problem(f"{name}.weights", f"the Run has no best.pt without {without}{advice}")
         if self.weights == "best" and self.every:
             yield Problem(f"{name}.every", "which weights are the best is known at the end; leave it out")
         if self.weights == "teacher" and not has_teacher(run):

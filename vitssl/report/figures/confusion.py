@@ -7,6 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
 from vitssl.report.figures.style import COLOURS, INK, WHITE, Plot, panels
+from vitssl.report.results.best import own_weights_text
 from vitssl.report.results.confusion import Confusion, matrices
 from vitssl.report.results.grid import Grid
 
@@ -27,7 +28,8 @@ def plot(grid: Grid) -> Plot | None:
             m.evaluator if m.evaluator != grid.own_evaluator else "",
         ]
         _draw(axis, m.confusion, ", ".join(filter(None, title_parts)))
-    return "Confusion: the share of each class's images (row) that are classified as each class (column), mean over seeds, in %.", figure
+    caption = "Confusion: the share of each class's images (row) that are classified as each class (column), mean over seeds, in %"
+    return f"{caption}; of the run's own classifier {own_weights_text(grid)}, unless another evaluator is named.", figure
 
 
 def _draw(axis: Axes, c: Confusion, title: str) -> None:

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 
 from vitssl.report.results import costs
+from vitssl.report.results.best import weights_text
 from vitssl.report.results.grid import Grid
 from vitssl.report.table import DASH, MINUS, PUBLISHED, Entry, Table
 from vitssl.report.tables import differences, main_table, selection, spending
@@ -97,7 +98,12 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
         "measured hours and energy are not comparable between arms" if doubted & set(names) else "",
     ]
     at_part = f" at {grid.part}" if grid.part else ""
-    return made, f"{main_table.title(grid)}{main_table.tested(grid)}{at_part}: {'; '.join(filter(None, notes))}."
+    return made, f"{main_table.title(grid)}{main_table.tested(grid)}{at_part}{_weights(grid)}: {'; '.join(filter(None, notes))}."
+
+
+def _weights(grid: Grid) -> str:
+    """Return which epoch's weights are compared, unless it is the last one's."""
+    return "" if (words := weights_text(grid)) == "after the last epoch" else f" {words}"
 
 
 def _intervals(grid: Grid) -> str:

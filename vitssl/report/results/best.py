@@ -55,6 +55,11 @@ def weights_text(grid: Grid) -> str:
     return "after the last epoch" + (", with averaged weights" if evaluator == "test_ema" else "")
 
 
+def own_weights_text(grid: Grid) -> str:
+    """Return, in words, which weights the run's own classifier had when it was evaluated by metrics other than the sweep's."""
+    return weights_text(grid) if grid.own_evaluator == grid.metric[0] else "after the last epoch"
+
+
 def _choosing(grid: Grid) -> list[Cell]:
     """Return the finished cells whose best epoch held-out images chose."""
     return [cell for cell in grid.done if cell.result("selected", "top1") is not None]

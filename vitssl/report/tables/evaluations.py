@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from vitssl.config.evals import BINS, FEATURE_KINDS, KINDS, METRICS, OWN_EVALS, TOP_K, metric_of
-from vitssl.report.results.best import chosen_by, chosen_metric, weights_text
+from vitssl.report.results.best import chosen_by, chosen_metric, own_weights_text, weights_text
 from vitssl.report.results.collect import RunFolder
 from vitssl.report.results.confusion import Confusion, matrices
 from vitssl.report.results.grid import Grid
@@ -58,15 +58,10 @@ def differences(grid: Grid) -> Table | None:
     caption = (
         "In brackets, with three seeds or more: 95 % confidence intervals over seeds, and over test images if the runs saved what each "
         "image adds to a metric, or over folds; not corrected for multiple comparisons. "
-        f"On the test split {_own_weights_text(grid)}. {LOWER_IS_BETTER}"
+        f"On the test split {own_weights_text(grid)}. {LOWER_IS_BETTER}"
     )
     header = ["arm", grid.axis_name, *(metric.title for metric in METRICS.values())]
     return Table(f"Other metrics against {grid.baselines()}", header, rows, caption, left=frozenset({0, 1})).trimmed()
-
-
-def _own_weights_text(grid: Grid) -> str:
-    """Return, in words, which weights the run's own classifier had when it was evaluated by metrics other than the sweep's."""
-    return weights_text(grid) if grid.own_evaluator == grid.metric[0] else "after the last epoch"
 
 
 def _difference_entry(gap: Difference | None) -> Entry:
@@ -138,7 +133,7 @@ def per_class(grid: Grid) -> Table:
     header = ["arm", grid.axis_name, "evaluator", "class", "images", "recall %", "precision %", "F1 %"]
     many = any(len(m.confusion.classes) > LOWEST for m in all_matrices)
     selected = f"The {LOWEST} classes with the lowest recall" if many else "All classes, from the lowest recall to the highest,"
-    source = f"of the run's own classifier on the test split {_own_weights_text(grid)}, unless another evaluator is named"
+    source = f"of the run's own classifier on the test split {own_weights_text(grid)}, unless another evaluator is named"
     caption = f"{selected} pooled over all finished seeds; {source}."
     return Table("Classes", header, rows, caption, left=frozenset({0, 1, 2, 3})).trimmed()
 
