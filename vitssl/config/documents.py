@@ -16,12 +16,17 @@ from omegaconf import OmegaConf
 from vitssl.config.base import ConfigError
 
 MOST_CHARACTERS = 1_000_000
-MOST_VALUES = 100_000  # each alias counts as the values that it stands for
+MOST_VALUES = 10_000  # names too; each alias counts as the values that it stands for
 MOST_NESTED = 100
 TOO_DEEP = "values are nested too deep"
 MOST_VARIABLES = 1_000  # ${oc.env:NAME}
 BASE_60 = re.compile(r"[-+]?\d[\d_]*(:[0-5]?\d)+(\.[\d_]*)?")  # numbers to the base of 60 in YAML 1.1: 1:30 is 90
-WITH_EXPONENT = re.compile(r"[-+]?(\d[\d_]*\.?[\d_]*|\.\d[\d_]*)[eE][-+]?\d+$")  # YAML 1.1 takes 1e-3 for text
+WITH_EXPONENT = re.compile(  # YAML 1.1 takes 1e-3 for text
+    r"[-+]?\d+(_\d+)*(\.[\d_]*)?[eE][-+]?\d+$|\.\d+(_\d+)*[eE][-+]\d+$"
+)
+MAPPING, SEQUENCE = yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, yaml.resolver.BaseResolver.DEFAULT_SEQUENCE_TAG
+MERGED = "tag:yaml.org,2002:merge"  # <<
+EQUALS_SIGN = "tag:yaml.org,2002:value"  # a text like any other here
 
 
 class _Loader(yaml.CSafeLoader):
@@ -53,13 +58,14 @@ def compose(text: str, variables: bool = True) -> yaml.Node | None:
     """
     if len(text) > MOST_CHARACTERS:
         raise ConfigError(f"{len(text):,} characters, more than {MOST_CHARACTERS:,}")
-    depth = used = 0
-    aliases = False
+    depth = used = count = 0
     for event in _events(text):  # the loaders recurse, those in C until the stack overflows
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        aliases |= isinstance(event, yaml.AliasEvent)
+        count += isinstance(event, yaml.NodeEvent)
         if depth > MOST_NESTED:
             raise ConfigError(TOO_DEEP)
+        if count > MOST_VALUES:
+            raise ConfigError(f"more than {MOST_VALUES:,} values")
         if isinstance(event, yaml.ScalarEvent):
             _check_base(event)
             if "${" in event.value:  # in the value, as the text may write it as "\x24{"
@@ -68,15 +74,13 @@ def compose(text: str, variables: bool = True) -> yaml.Node | None:
     if used > MOST_VARIABLES:
         raise ConfigError(f"more than {MOST_VARIABLES:,} variables")
     node = yaml.compose(text, _Loader)
-    if aliases and _num_values(node, {}) > MOST_VALUES:
+    if _num_values(node, {}) > MOST_VALUES:
         raise ConfigError(f"more than {MOST_VALUES:,} values, aliases counted as what they stand for")
     return node
 
 
 def values(node: yaml.Node | None) -> Any:
-    """Return the plain values of a document's nodes, with variables replaced by what they stand for.
-
-    The nodes that ``<<`` merges into others are moved there, so whatever looks at the nodes has to come first.
+    """Return the plain values of a document's nodes, with variables replaced by what they stand for; what aliases stand for is copied.
 
     Raises:
         yaml.YAMLError: a value is not what its tag says.
@@ -86,10 +90,46 @@ def values(node: yaml.Node | None) -> Any:
         return None
     loader = _Loader("")
     try:
-        content = loader.construct_document(node)
+        content = _value(node, loader)
     finally:
         loader.dispose()
     return OmegaConf.to_container(OmegaConf.create([content]), resolve=True)[0] if _has_variables(content) else content  # type: ignore[index]
+
+
+def _value(node: yaml.Node, loader: _Loader) -> Any:
+    if isinstance(node, yaml.SequenceNode) and node.tag == SEQUENCE:
+        return [_value(part, loader) for part in node.value]
+    if isinstance(node, yaml.MappingNode) and node.tag == MAPPING:
+        return _mapping(node, loader)
+    if not isinstance(node, yaml.ScalarNode):
+        raise _error(node, f"no field is of the type {node.tag.replace('tag:yaml.org,2002:', '!!')}")
+    if node.tag == EQUALS_SIGN:
+        return node.value
+    try:
+        return loader.construct_object(node)
+    except (KeyError, IndexError, AttributeError):  # of PyYAML, for a tag such as !!bool before another word
+        raise _error(node, f"{node.value[:80]!r} is not what its tag says") from None
+
+
+def _mapping(node: yaml.MappingNode, loader: _Loader) -> dict[Any, Any]:
+    """Return a mapping: first what ``<<`` merges in, of several the earlier ones before the later ones, then what it sets itself."""
+    own: dict[Any, Any] = {}
+    merged: dict[Any, Any] = {}
+    for key, value in node.value:
+        if key.tag == MERGED:
+            for part in reversed(value.value if isinstance(value, yaml.SequenceNode) else [value]):
+                if not isinstance(part, yaml.MappingNode):
+                    raise _error(part, "<< merges mappings, and this is none")
+                merged |= _value(part, loader)
+        elif isinstance(key, yaml.ScalarNode):
+            own[_value(key, loader)] = _value(value, loader)
+        else:
+            raise _error(key, "a name is a text or a number, and this is neither")
+    return {key: value for key, value in merged.items() if key not in own} | own
+
+
+def _error(node: yaml.Node, problem: str) -> yaml.MarkedYAMLError:
+    return yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
 
 
 def dump(content: dict[str, Any]) -> str:

@@ -82,7 +82,7 @@ class EvalConfig:
         if self.weights == "ema" and run.loop.ema_decay is None:
             yield Problem(f"{name}.weights", "the Run has no averaged weights; set loop.ema_decay")
         if self.weights == "best" and not may_hold_out(run):
-            without = "data.val_fraction or data.val_split" if classifies(run) else "objectives.classify, which chooses it"
+            without = "data.val_fraction or data.val_split" if classifies(run) else "objectives.classify"
             advice = "" if classifies(run) else f"; for a stage without it write {name}.weights: model there"
             yield Problem(f"{name}.weights", f"the Run has no best.pt without {without}{advice}")
         if self.weights == "best" and self.every:
@@ -283,7 +283,8 @@ def metric_parts(metric: str) -> tuple[str, str]:
     if name not in METRICS:
         suggestions = [METRICS_ALSO_CALLED[name.lower()]] if name.lower() in METRICS_ALSO_CALLED else closest(name, list(METRICS))
         others = "nor top1_ema, nor an evaluator's, such as selected/top1 or knn/top1"
-        meant = did_you_mean([f"{evaluator}/{key}" if slash else key for key in suggestions])
+        suffix = "_ema" if evaluator == "test_ema" and not slash else ""
+        meant = did_you_mean([f"{evaluator}/{key}" if slash else f"{key}{suffix}" for key in suggestions])
         raise ConfigError(f"{metric!r} is none of {', '.join(METRICS)}, {others}{meant}")
     return evaluator, name
 

@@ -14,13 +14,13 @@ import yaml
 from omegaconf.errors import OmegaConfBaseException
 
 from vitssl.config.base import ConfigError
-from vitssl.config.documents import MOST_CHARACTERS, TOO_DEEP, compose, mappings, values
+from vitssl.config.documents import MERGED, MOST_CHARACTERS, TOO_DEEP, compose, mappings, values
 from vitssl.reader import read_whole
 from vitssl.words import is_control
 
 MOST_BITS = 1_000  # of a whole number
 PUBLISHED = ("published", "published_cost")  # fields of an arm that map the labels of an axis to numbers
-MERGED = "tag:yaml.org,2002:merge"  # <<
+MOST_LETTERS = 1_000  # of a field's dotted name
 
 
 def read_yaml(path: str | Path, *, variables: bool = True) -> dict[str, Any]:
@@ -36,8 +36,9 @@ def read_yaml(path: str | Path, *, variables: bool = True) -> dict[str, Any]:
     try:
         text = read_whole(path, 4 * MOST_CHARACTERS).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
         node = compose(text, variables)
-        bare, double = _bare_name(node), _set_twice(node)
-        content = {} if node is None else values(node)
+        bare, double = _bare_name(text, node), _set_twice(node)
+        content = values(node)
+        content = {} if content is None else content
         _check_values(content, ())
     except FileNotFoundError:
         raise ConfigError("there is no such file", place=str(path)) from None
@@ -53,7 +54,7 @@ def read_yaml(path: str | Path, *, variables: bool = True) -> dict[str, Any]:
     except OSError as error:
         raise ConfigError(f"cannot be read ({error.strerror})", place=str(path)) from None
     except (yaml.YAMLError, OmegaConfBaseException, ValueError) as error:  # a number of 5,000 digits raises ValueError
-        field = (getattr(error, "full_key", None) or "").removeprefix("[0].")
+        field = (getattr(error, "full_key", None) or "").removeprefix("[0]").removeprefix(".")
         raise ConfigError(str(error).split("\n")[0], field, str(path)) from None
     if not isinstance(content, dict):
         raise ConfigError(f"{str(content)[:80]} is not a mapping of names; write name: value", place=str(path))
@@ -83,7 +84,7 @@ def read_value(text: str, field: str, where: str = "") -> Any:
     """
     try:
         node = compose(text)
-        bare, double = _bare_name(node), _set_twice(node, field.startswith("axes."))
+        bare, double = _bare_name(text, node), _set_twice(node, field.startswith("axes."))
         value = values(node)
         _check_values(value, tuple(field.split(".")))
     except ConfigError as error:
@@ -149,12 +150,18 @@ def _check_line(text: str, path: tuple[str, ...], but_for: str = "") -> None:
 # -------------------------------------------------------------------------------------------------- names without a value
 
 
-def _bare_name(document: yaml.Node | None) -> yaml.ScalarNode | None:
-    """Return the first name in braces without a colon and a value, as in ``{knn}``, which YAML reads as ``{knn: null}``, or None."""
+def _bare_name(text: str, document: yaml.Node | None) -> yaml.ScalarNode | None:
+    """Return the first name in braces without a colon and a value, as in ``{knn}``, which YAML reads as ``{knn: null}``, or None.
+
+    Args:
+        text: the YAML document.
+        document: its nodes.
+    """
     for node in mappings(document):
         for key, value in node.value if node.flow_style else ():
             is_empty = isinstance(value, yaml.ScalarNode) and value.start_mark.index == value.end_mark.index
-            if is_empty and isinstance(key, yaml.ScalarNode) and re.fullmatch(r"[\w.-]+", key.value):  # not lr:1e-3, which lacks a space
+            with_colon = ":" in text[key.end_mark.index : value.start_mark.index]
+            if is_empty and not with_colon and isinstance(key, yaml.ScalarNode) and re.fullmatch(r"[\w.-]+", key.value):  # not lr:1e-3
                 return key
     return None
 
@@ -169,7 +176,9 @@ def _set_twice(document: yaml.Node | None, labelled: bool = False) -> tuple[str,
         labelled: whether the document is the values of an axis, by label.
     """
     lines: dict[str, int] = {}
-    for field, line in _of_labels(document, "") if labelled else _settings(document, ""):
+    for field, line in _of_labels(document, "") if labelled else _settings(document, None):
+        if len(field) > MOST_LETTERS:
+            raise ConfigError(f"the name {field[:80]}... has more than {MOST_LETTERS:,} letters")
         if field in lines:
             return field, lines[field], line
         lines[field] = line
@@ -192,14 +201,14 @@ def _key_twice(document: yaml.Node | None) -> tuple[str, int, int] | None:
     return None
 
 
-def _settings(node: yaml.Node | None, prefix: str) -> Iterator[tuple[str, int]]:
+def _settings(node: yaml.Node | None, prefix: str | None) -> Iterator[tuple[str, int]]:
     """Yield the fields that a document sets, with their lines. Labels are left out, as they are no fields and may hold dots."""
     if isinstance(node, yaml.SequenceNode):
         for i, part in enumerate(node.value):
             if isinstance(part, yaml.CollectionNode):
-                yield from _settings(part, f"{prefix}[{i}]")
+                yield from _settings(part, f"{prefix or ''}[{i}]")
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
-        field = f"{prefix}.{key.value}" if prefix else str(key.value)
+        field = str(key.value) if prefix is None else f"{prefix}.{key.value}"
         if key.tag == MERGED or key.value in PUBLISHED:
             continue
         if field == "axes" and isinstance(value, yaml.MappingNode):
