@@ -18,7 +18,7 @@ from vitssl import model
 from vitssl.data.loading.batch import Batch
 
 STEPS = (1e-5, 1e-3, 1e-7)  # where gradients are tiny, rounding spoils small ones; where there are kinks (ReLU, L1), those spoil large ones
-GOOD = 1e-6
+GOOD = 1e-8
 LAYOUTS = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
 
 

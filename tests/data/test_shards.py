@@ -461,7 +461,7 @@ def test_info_counts(make_folder, tmp_path):
 def test_classes_of_next_to_no_training_image_are_said(make_folder, tmp_path):
     build(make_folder(train={"cat": 3, "dog": 1}, test={"cat": 1, "dog": 1}), tmp_path / "out")
     assert "warning: classes with fewer than two labelled training images: dog 1" in shards.info(tmp_path / "out").splitlines()
-    unequal = "classes are unequal: dog 1, cat "
+    unequal = "classes are unequal (dog 1, cat 3 training images): metric=balanced_accuracy and "
     assert [unequal in line for line in shards.info(tmp_path / "out").splitlines()].count(True) == 1
 
 

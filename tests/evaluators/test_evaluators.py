@@ -210,7 +210,7 @@ def test_weights_that_nothing_chooses_are_refused_before_the_first_step(folder, 
         ),
         (
             [MAE, {"data.val_fraction": 0.2}, {"evals.near": {"type": "knn", "weights": "best"}}],
-            "no best.pt without objectives.classify, which chooses it; for a stage without it write evals.near.weights: model there",
+            "no best.pt without objectives.classify; for a stage without it write evals.near.weights: model there",
         ),
         (
             [CLASSIFY, TOO_FAST, {"evals.near": {"type": "knn", "weights": "best", "every": 1}}],
@@ -299,7 +299,7 @@ def test_the_last_epoch_s_weights_are_said_to_be_those_where_an_earlier_one_was_
     run = folder("run", CLASSIFY, TOO_FAST)
     assert train.main([str(run)]) == 0
     capsys.readouterr()
-    said = "note: using last.pt, the last epoch; for it held-out images chose an earlier epoch, which --checkpoint best.pt uses\n"
+    said = "note: using the last epoch; held-out images chose an earlier one of this run, which --weights best uses\n"
     assert cli.main(["evaluate", str(run)]) == 0
     last = capsys.readouterr()
     assert last.err == said and json.loads(last.out)["top1"] == read_json(run / "done.json")["test"]["top1"]
@@ -307,6 +307,8 @@ def test_the_last_epoch_s_weights_are_said_to_be_those_where_an_earlier_one_was_
         assert cli.main(["evaluate", str(run), *words]) == 0
         best = capsys.readouterr()
         assert best.err == "" and json.loads(best.out)["top1"] == read_json(run / "done.json")["selected"]["top1"]
+    assert cli.main(["evaluate", str(run), "--weights", "best", "--checkpoint", "epoch-0001.pt"]) == 2
+    assert "error: --weights best --checkpoint epoch-0001.pt: best means those of best.pt; leave out one" in capsys.readouterr().err
     (run / "best.pt").unlink()
     assert cli.main(["evaluate", str(run), "--weights", "best"]) == 2
     deleted = "has no best.pt, which held-out images chose: it was deleted, and only training the run anew makes another; its checkpoints: "

@@ -142,8 +142,8 @@ def test_of_how_few_labels_are_used_is_said(sweep):
     grid = lay_out(collect(made))
     (said,) = details.warnings(grid)
     assert said == (
-        "44 of the 525 test images of cells look like near-duplicates of training images with labels, of which these runs use 80 to 160 "
-        "with their labels"
+        "44 of the 525 test images of cells look like near-duplicates of training images with labels (these runs use the labels of 80 to "
+        "160 training images)"
     )
 
 

@@ -131,6 +131,26 @@ def test_a_caption_names_the_arms_of_each_kind_of_interval(sweep):
     assert f"(ssat: {chance}; sslft: {PAIRED}, {images})" in shown.caption
 
 
+def test_of_several_data_sets_it_names_the_set_too(sweep):
+    """ssat's seeds are right on other images but as many, and on svhn on more and more; sslft's agree on both."""
+    draw = np.random.default_rng(0)
+    right = {("ssat", "cifar10"): (60, 60, 60), ("ssat", "svhn"): (45, 60, 75)}
+    axes = {"data": ["cifar10", "svhn"], "seed": [0, 1, 2]}
+    folder = sweep({"scratch": 40.0, "sslft": 55.0, "ssat": lambda at: float(right["ssat", at["data"]][at["seed"]])}, axes)
+    for arm, usual in (("scratch", 40), ("sslft", 55), ("ssat", None)):
+        for data, images in (("cifar10", 100), ("svhn", 200)):
+            for seed in (0, 1, 2):
+                percent = usual or right[arm, data][seed]
+                hits = draw.permutation(images) < percent * images // 100
+                predictions(
+                    folder / f"{arm}-{'finetune' if arm == 'sslft' else 'train'}-{data}-{seed}", np.zeros(images, dtype=int), 1 - hits
+                )
+    (shown,) = [table(part, ["accuracy", "baseline"]) for part in lay_out(collect(folder)).parts]
+    chance = "by chance in single images, since 3 seeds happen to vary less, combined in quadrature with the error over"
+    paired = f"{PAIRED}, combined in quadrature with the error over 200 test images"
+    assert f"({chance} 100 test images; svhn, sslft: {chance} 200 test images; svhn, ssat: {paired})" in shown.caption
+
+
 def test_equal_runs_in_two_rows_are_the_same(sweep):
     """As those of the arm whose cost the others are given."""
     folder = sweep({"scratch": 40.0, "ssat": lambda at: 40.0 + 2 * at["seed"]}, {"seed": [0, 1, 2]}, columns=None)

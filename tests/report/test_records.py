@@ -211,6 +211,7 @@ PICTURED = {
 MAPS = {"images": np.zeros((2, 2, 4, 3), np.uint8), "maps": np.zeros((1, 2, 2), np.float32)}
 
 
+@pytest.mark.usefixtures("with_plots")
 @pytest.mark.parametrize(
     ("facts", "arrays", "said"),
     [
@@ -297,6 +298,7 @@ def test_an_error_of_another_program_does_nothing_to_a_terminal(folder, capsys):
     assert r"\x1b]0;owned" in shown.out
 
 
+@pytest.mark.usefixtures("with_plots")
 def test_results_that_are_not_finite_are_results(folder):
     """As of a network whose averaged weights overflowed."""
     rewrite(folder / "scratch-train-0" / "done.json", "test", "loss", value=math.nan)
@@ -305,6 +307,7 @@ def test_results_that_are_not_finite_are_results(folder):
     assert "2 runs" in report.summary(folder) and "unreadable" not in report.summary(folder)
 
 
+@pytest.mark.usefixtures("with_plots")
 def test_of_several_seeds_too(sweep):
     folder = sweep({"scratch": 80.0, "scratch_b": 81.0, "ssat": 82.0, "ssat_b": 83.0}, {"seed": [0, 1, 2]}, columns=None)
     rewrite(folder / "scratch-train-1" / "done.json", "test", "loss", value=math.nan)

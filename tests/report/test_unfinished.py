@@ -89,6 +89,9 @@ def test_of_an_earlier_epoch_that_held_out_images_chose_longer_training_is_no_ad
         for cell in row.cells:
             cell.last.events.append({"event": "train", "step": 1000, "time": 2.0, "terms": {"classify": 2.0}})
     assert sentence(grid) == "The classification loss ended high: ssat (2.00, chance 2.30). Longer training may change the ranking."
+    for cell in grid.rows[1].cells:
+        cell.last.done["epochs"] = 0.0  # of a run of no step
+    assert "ssat (2.00, chance 2.30)" in sentence(grid)
 
 
 def test_of_few_images_seeds_that_agree_do_not_tell_from_chance(sweep):

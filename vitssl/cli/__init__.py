@@ -23,6 +23,7 @@ from vitssl.cli.base import (
     not_negative,
     note_checkpoint,
     positive,
+    resolve_best,
     runs_and_classes,
 )
 from vitssl.config import ConfigError
@@ -42,7 +43,12 @@ ELSEWHERE |= {"retry": "`python jobs/retry.py runs/NAME` tries again what failed
 
 def main(argv: list[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
-    return guarded(lambda: arguments.call(arguments))
+    return guarded(lambda: _called(arguments))
+
+
+def _called(arguments: argparse.Namespace) -> int | None:
+    resolve_best(arguments)
+    return arguments.call(arguments)
 
 
 class _Version(argparse.Action):
@@ -193,7 +199,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         for folder in folders:
             which = {"run": folder.resolve().name} if len(folders) > 1 else {}
             print(json.dumps(which | evaluate_folder(folder, cfg, arguments.checkpoint)), flush=True)
-        note_checkpoint(folders, arguments.checkpoint)
+        note_checkpoint(folders, arguments.checkpoint, arguments.weights)
     except ConfigError as error:  # names the option that was typed instead of the config's field
         prefix = f"evals.{arguments.type}"
         owner, _, last = error.field.rpartition(".")
@@ -214,7 +220,7 @@ def _predict(arguments: argparse.Namespace) -> int:
 
     runs = [load(folder, arguments.checkpoint, weights=arguments.weights) for folder in folders]
     check_runs(runs)
-    note_checkpoint(folders, arguments.checkpoint)
+    note_checkpoint(folders, arguments.checkpoint, arguments.weights)
     return 2 if predict(runs, files, arguments.csv) else 0
 
 
@@ -241,7 +247,7 @@ def _report(arguments: argparse.Namespace) -> None:
 
 def _analyze(arguments: argparse.Namespace) -> None:
     folders = checked_run_folders(arguments.folders, arguments.checkpoint)
-    note_checkpoint(folders, arguments.checkpoint)
+    note_checkpoint(folders, arguments.checkpoint, arguments.weights)
     from vitssl.analysis import KINDS, analyze_each
     from vitssl.analysis.base import Sample
     from vitssl.trained import load

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from vitssl.words import counted, note
 
@@ -33,20 +33,26 @@ def add_set(add: Callable[..., object], meaning: str) -> None:
     add("--set", nargs="+", default=[], type=assignment, dest="fields", metavar="field=value", help=meaning)
 
 
-class _Weights(argparse.Action):
-    """Stores which weights of a checkpoint are meant; ``best`` means those of best.pt, as in a configuration."""
-
-    def __call__(self, parser: Any, namespace: argparse.Namespace, value: Any, option: str | None = None) -> None:
-        if value == BEST_WEIGHTS:
-            namespace.checkpoint = "best.pt"
-        else:
-            namespace.weights = value
-
-
 def add_weights(add: Callable[..., object], choices: Sequence[str] | None = ("model", "ema", "teacher"), meaning: str = WEIGHTS) -> None:
     choices = choices and [*choices, BEST_WEIGHTS]
-    add("--weights", default="model", choices=choices, action=_Weights, help=meaning)
+    add("--weights", default="model", choices=choices, help=meaning)
     add("--checkpoint", default="last.pt", help="checkpoint in the run folder, for example best.pt (default: %(default)s)")
+
+
+def resolve_best(arguments: argparse.Namespace) -> None:
+    """Let ``--weights best`` stand for the weights of best.pt, as it does in a configuration.
+
+    Raises:
+        ConfigError: another checkpoint is named too.
+    """
+    if getattr(arguments, "weights", None) != BEST_WEIGHTS or not hasattr(arguments, "checkpoint"):
+        return
+    from vitssl.config import ConfigError
+    from vitssl.run_folder import BEST, LAST
+
+    if arguments.checkpoint not in (BEST, LAST):
+        raise ConfigError(f"best means those of {BEST}; leave out one of the two", f"--weights best --checkpoint {arguments.checkpoint}")
+    arguments.weights, arguments.checkpoint = "model", BEST
 
 
 def add_runs(add: Callable[..., object]) -> None:
@@ -144,18 +150,18 @@ def checked_run_folders(paths: Sequence[Path], checkpoint: str | None = None) ->
     return chosen or folders
 
 
-def note_checkpoint(folders: Sequence[Path], checkpoint: str) -> None:
-    """Print a note on each run that is not fully trained, and one if held-out images chose earlier epochs than those of ``checkpoint``."""
+def note_checkpoint(folders: Sequence[Path], checkpoint: str, weights: str = "model") -> None:
+    """Print a note on each run that is not fully trained, and one if last.pt is used where held-out images chose earlier epochs."""
     from vitssl.run_folder import LAST, is_trained
 
     for folder in folders:
         if not is_trained(folder):
             which = "its newest checkpoint" if checkpoint == LAST else checkpoint
             note(f"{folder} is not finished; using the weights of {which}")
-    earlier = [folder for folder in folders if checkpoint == LAST and is_trained(folder) and _chose_earlier(folder)]
-    if earlier:
-        whose = "it" if len(folders) == 1 else f"{len(earlier)} of {counted(len(folders), 'run')}"
-        note(f"using {LAST}, the last epoch; for {whose} held-out images chose an earlier epoch, which --checkpoint best.pt uses")
+    own = checkpoint == LAST and weights == "model"  # best.pt holds no others
+    if earlier := [folder for folder in folders if own and is_trained(folder) and _chose_earlier(folder)]:
+        whose = "this run" if len(folders) == 1 else f"{len(earlier)} of {counted(len(folders), 'run')}"
+        note(f"using the last epoch; held-out images chose an earlier one of {whose}, which --weights best uses")
 
 
 def _chose_earlier(folder: Path) -> bool:

@@ -116,7 +116,7 @@ def _export(arguments: argparse.Namespace) -> None:
     from vitssl.weights.exporting import export
 
     instruction = export(folder, arguments.out, arguments.to, arguments.weights, arguments.checkpoint, arguments.backbone)
-    note_checkpoint([folder], arguments.checkpoint)
+    note_checkpoint([folder], arguments.checkpoint, arguments.weights)
     print(arguments.out)
     print(f"load it with {instruction}", file=sys.stderr)
 
@@ -134,7 +134,7 @@ def _features(arguments: argparse.Namespace) -> None:
     from vitssl.trained import load
 
     trained = load(folder, arguments.checkpoint, weights=arguments.weights)
-    note_checkpoint([folder], arguments.checkpoint)
+    note_checkpoint([folder], arguments.checkpoint, arguments.weights)
     arrays = features.write(trained, arguments.shards, arguments.out, arguments.split, arguments.blocks, arguments.tokens)
     shown = ", ".join(f"{name} {tuple(array.shape)}" for name, array in arrays.items())
     print(f"{arguments.out}: {shown}")

@@ -47,5 +47,5 @@ class Knn(Evaluator):
         for test_BD, labels_B in zip(test_ND.split(TEST_AT_ONCE), test_labels_N.split(TEST_AT_ONCE), strict=True):
             votes_BK = votes(test_BD, train_ND, labels_N, self.cfg.k, self.cfg.temperature, len(subject.classes))
             sums.append(metric_sums(*(top_k_correct(votes_BK, labels_B, n) for n in (1, TOP_K))))
-            predicted.append(votes_BK.argmax(1))
+            predicted.append(votes_BK.topk(1).indices[:, 0])  # as top-1 breaks ties
         return Result(means(sums, ("top1", "top5")) | over_classes(torch.cat(predicted), test_labels_N, len(subject.classes)))

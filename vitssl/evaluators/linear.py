@@ -52,5 +52,6 @@ class Linear(Evaluator):
         layer = logistic_regression(train_ND, train_labels_N, len(subject.classes), self.cfg.l2, self.cfg.max_iter)
         logits_NK = layer(test_ND)
         hits = [top_k_correct(logits_NK, labels_N, k) for k in (1, TOP_K)]
+        predicted_N = logits_NK.topk(1).indices[:, 0]  # as top-1 breaks ties
         sums = metric_sums(*hits, F.cross_entropy(logits_NK, labels_N, reduction="none"))
-        return Result(means([sums], ("top1", "top5", "loss")) | over_classes(logits_NK.argmax(1), labels_N, len(subject.classes)))
+        return Result(means([sums], ("top1", "top5", "loss")) | over_classes(predicted_N, labels_N, len(subject.classes)))

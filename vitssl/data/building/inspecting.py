@@ -116,8 +116,10 @@ def _unequal_line(index: Index) -> list[str]:
     counts = dict(zip(index.classes, np.bincount(labels[labels >= 0], minlength=len(index.classes)).tolist(), strict=True))
     if max(counts.values(), default=0) < UNEQUAL * max(1, min(counts.values(), default=0)):
         return []
-    shown = first_few([f"{name} {counts[name]:,}" for name in sorted(counts, key=lambda name: counts[name])], MOST_LISTED)
-    return [f"classes are unequal: {shown}; metric: balanced_accuracy and objectives.classify.class_weight=balanced count them alike"]
+    shown = [f"{name} {counts[name]:,}" for name in sorted(counts, key=lambda name: counts[name])]
+    shown = shown if len(shown) <= MOST_LISTED else [*shown[:MOST_NAMED], "...", shown[-1]]
+    advice = "metric=balanced_accuracy and objectives.classify.class_weight=balanced count them alike"
+    return [f"classes are unequal ({', '.join(shown)} training images): {advice}"]
 
 
 def _order_line(index: Index) -> list[str]:

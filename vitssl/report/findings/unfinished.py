@@ -95,8 +95,9 @@ def _chose_earlier(grid: Grid, done: list[Cell]) -> bool:
     """Whether the sweep compares epochs that held-out images choose, and these are not the last ones: more epochs would not be chosen."""
     if grid.metric[0] != "selected":
         return False
-    chosen = [(cell.last.done.get("selected") or {}).get("epoch", cell.last.done["epochs"]) / cell.last.done["epochs"] for cell in done]
-    return mean(chosen) < END[1]
+    trained = [cell.last.done for cell in done if cell.last.done["epochs"] > 0]
+    chosen = [(facts.get("selected") or {}).get("epoch", facts["epochs"]) / facts["epochs"] for facts in trained]
+    return bool(chosen) and mean(chosen) < END[1]
 
 
 def _end(grid: Grid, cell: Cell) -> tuple[float, float, float] | None:

@@ -125,7 +125,8 @@ def _results(run: RunFolder, sweep: Sweep | None, cell: Cell | None, checkpoint:
     recorded, when = TEST_RESULTS.get((checkpoint, weights), ("", ""))
     if test := run.done.get(recorded):
         compared = metric_parts(sweep.facts["metric"])[1] if sweep else "top1"
-        others = f", {metric_of(compared).title} {test[compared]:.2f}" if compared != "top1" and compared in test else ""
+        metric, shown = metric_of(compared), compared != "top1" and compared in test
+        others = f", {metric.name} {test[compared]:.2f} {metric.unit}".rstrip() if shown else ""
         lines.append(f"- this model, {when}: top-1 {test['top1']:.2f} % of {test.get('count', 0):,} test images{others}")
     evaluated_weights = {(LAST, weights): weights, (BEST, "model"): "best"}.get((checkpoint, weights))
     for name, entry in run.evals.items():

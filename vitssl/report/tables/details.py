@@ -54,24 +54,26 @@ def _other_code(sweep: Sweep) -> list[str]:
 def _near_duplicates(grid: Grid) -> dict[str, float]:
     """Return, for each set with test images that look like training images, a sentence and their share of the test images."""
     kinds = {"near_duplicates": "of training images with labels", "near_duplicates_unlabelled": "of training images without labels"}
-    used: dict[tuple[str, int, str, int], set[int]] = {}  # the numbers of labels that runs use where these are not all
+    used: dict[tuple[str, int, str, int], set[int]] = {}  # how many labels the runs use
+    subset = False  # whether these are not all labels of the split, of which the near-duplicates are
     for run in (run for by_column in stages(grid).values() for run in by_column.values() if "data" in run.job):
         facts, subsets = run.job["data"], run.run["data"]
         for kind in kinds:
             if count := facts.get(kind):
                 labels = used.setdefault((facts["name"], facts["test_images"], kind, count), set())
-                labels.update([facts["labelled_images"]] if kind == "near_duplicates" and (subsets["labels"] or subsets["images"]) else [])
+                labels.add(facts["labelled_images"])
+                subset = subset or bool(subsets["labels"] or subsets["images"])
     verbs = {True: "looks like a near-duplicate", False: "look like near-duplicates"}
     return {
-        f"{count:,} of the {test:,} test images of {name} {verbs[count == 1]} {kinds[kind]}{_of_which_used(labels)}": count / test
+        f"{count:,} of the {test:,} test images of {name} {verbs[count == 1]} {kinds[kind]}{_used(labels) if subset else ''}": count / test
         for (name, test, kind, count), labels in sorted(used.items())
     }
 
 
-def _of_which_used(labels: set[int]) -> str:
-    """Return the words for how few of the labels runs use, so that few of the near-duplicates may be among them; empty for all labels."""
-    numbers = " to ".join(f"{number:,}" for number in sorted({min(labels), max(labels)})) if labels else ""
-    return f", of which these runs use {numbers} with their labels" if labels else ""
+def _used(labels: set[int]) -> str:
+    """Return the words for how many labels the runs use: where these are few, so may be the near-duplicates among them."""
+    numbers = " to ".join(f"{number:,}" for number in sorted({min(labels), max(labels)}))
+    return f" (these runs use the labels of {numbers} training images)"
 
 
 def _data_of(grid: Grid, column: str) -> list[list[Entry]]:

@@ -273,16 +273,25 @@ def _trained_by(grid: Grid) -> str:
 
 def _against(grid: Grid) -> str:
     """Return a sentence on the differences from the baseline, and on the seeds from which their intervals are computed."""
-    gaps = [(row, gap) for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column))]
+    gaps = [gap for row in grid.rows for column in grid.columns if (gap := grid.against_baseline(row, column))]
     if not gaps:
         return ""
-    any_interval = any(gap.low is not None for _, gap in gaps)
-    rows_by_how: dict[str, dict[str, None]] = {}
-    for row, gap in gaps:
-        rows_by_how.setdefault(gap.how, {})[grid.label(row)] = None
-    how = "; ".join(how if len(rows_by_how) == 1 else f"{few(list(rows))}: {how}" for how, rows in rows_by_how.items())
+    any_interval = any(gap.low is not None for gap in gaps)
+    how = "; ".join(dict.fromkeys(text for column in grid.columns if (text := _kinds_of_interval(grid, column))))
     sentence = f" Against {grid.baselines()}: the difference{', with its 95 % confidence interval' if any_interval else ''} ({how})."
     return f"{sentence} {UNCORRECTED}" if any_interval else sentence
+
+
+def _kinds_of_interval(grid: Grid, column: Any) -> str:
+    """Return how the intervals of a column are computed; if not all alike, with the arms of each kind, and the column if there are more."""
+    rows_by_kind: dict[str, list[str]] = {}
+    for row in grid.rows:
+        if gap := grid.against_baseline(row, column):
+            rows_by_kind.setdefault(gap.how, []).append(grid.label(row))
+    if len(rows_by_kind) < 2:
+        return "".join(rows_by_kind)
+    place = f"{grid.name(column)}, " if len(grid.columns) > 1 else ""
+    return "; ".join(f"{place}{few(rows)}: {kind}" for kind, rows in rows_by_kind.items())
 
 
 def tested(grid: Grid) -> str:
