@@ -150,6 +150,15 @@ def test_where_no_name_has_the_words_those_whose_meanings_have_them_are_listed(c
     assert all(f"optim.{name}: number" in shown for name in ("lr", "min_lr", "warmup_lr", "layer_decay")) and "weight_decay" not in shown
 
 
+def test_other_fields_that_have_a_word_as_a_value_or_in_their_meaning_are_named_after_those_of_that_name(capsys) -> None:
+    assert cli.main(["fields", "balanced"]) == 0
+    first, *_, last = capsys.readouterr().out.strip().split("\n\n")
+    assert "data.images.balanced:" in first
+    assert " ".join(last.split()) == "balanced is also a value, or in the meaning, of objectives.classify.class_weight"
+    assert cli.main(["fields", "lr"]) == 0
+    assert "is also a value" not in capsys.readouterr().out, "too short to be meant as a word"
+
+
 @pytest.mark.parametrize(
     ("pattern", "meant"),
     [

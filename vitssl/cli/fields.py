@@ -14,8 +14,10 @@ from vitssl.config.fields import Field, fields_of
 from vitssl.config.methods import METHODS, Method, method
 from vitssl.config.suggestions import suggest_fields, suggest_similar_fields
 from vitssl.config.sweep import SweepFile
+from vitssl.words import first_few
 
 WIDTH = 79
+SHORTEST_MENTION, MOST_MENTIONS = 4, 8  # letters of a word that is looked for in meanings too, and fields that are then named
 
 
 def sections() -> dict[str, list[Field]]:
@@ -41,11 +43,23 @@ def listing(pattern: str = "") -> str:
         ConfigError: nothing matches; the message says what was probably meant.
     """
     parts = _of_fields(pattern, lambda field: field.name)
+    mentions = _mentions(pattern) if parts else []
     if methods := [m for m in METHODS if not pattern or m is method(pattern) or _matches(m.title, pattern)]:
         parts.append("\n".join([_underlined("Methods of papers, and what to type"), *map(_method, methods)]))
     if not (parts := parts or _of_fields(pattern, lambda field: field.meaning)):
         raise _nothing(pattern)
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, *mentions])
+
+
+def _mentions(pattern: str) -> list[str]:
+    """Return a line on the fields that have ``pattern`` as a word of their values or their meaning, and not in their name."""
+    if not pattern.isalpha() or len(pattern) < SHORTEST_MENTION:
+        return []
+    word = re.compile(rf"\b{pattern}\b", re.IGNORECASE)
+    fields = [field for fields in sections().values() for field in fields if not _matches(field.name, pattern)]
+    names = dict.fromkeys(field.name for field in fields if word.search(f"{field.kind} {field.meaning}"))
+    text = f"{pattern} is also a value, or in the meaning, of {first_few(list(names), MOST_MENTIONS)}"
+    return ["\n".join(textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False))] if names else []
 
 
 def _of_fields(pattern: str, text: Callable[[Field], str]) -> list[str]:

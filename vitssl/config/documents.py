@@ -112,7 +112,7 @@ def _value(node: yaml.Node, loader: _Loader) -> Any:
 
 
 def _mapping(node: yaml.MappingNode, loader: _Loader) -> dict[Any, Any]:
-    """Return a mapping: first what ``<<`` merges in, of several the earlier ones before the later ones, then what it sets itself."""
+    """Return a mapping: first what ``<<`` merges in (where several mappings set a name, the earlier one wins), then what it sets itself."""
     own: dict[Any, Any] = {}
     merged: dict[Any, Any] = {}
     for key, value in node.value:
