@@ -35,6 +35,8 @@ from vitssl.sweep_folder import LOCAL
 from vitssl.training.stopping import LAUNCHER
 from vitssl.words import counted, note
 
+SAVING_S = 120.0  # how long a command waits for a process that saves before it refuses to take up the process's sweep
+
 
 class Stopper:
     """A signal handler for Ctrl-C, SIGTERM and SIGHUP: the first signal asks the runs to save and stop, the second kills them."""
@@ -252,10 +254,16 @@ def _launcher_lock(sweep: Path, stop_file: Path) -> Iterator[Path]:
 
 
 def refuse_running(sweep: Path) -> None:
-    """Raise a ConfigError if a process of this machine is running the sweep."""
+    """Raise a ConfigError if a process of this machine is running the sweep; one that was asked to stop is given time to save."""
     if (pid := sweep_folder.launcher_pid(sweep)) is None:
         return
     if sweep_folder.is_asked_to_stop(sweep):
-        raise ConfigError(f"{sweep}: process {pid} on this machine was asked to stop and is still saving; try again in a few seconds")
+        note(f"{sweep}: waiting for process {pid} of this machine, which was asked to stop and is still saving")
+        deadline = time.monotonic() + SAVING_S
+        while sweep_folder.launcher_pid(sweep) is not None:
+            if time.monotonic() > deadline:
+                raise ConfigError(f"{sweep}: process {pid} on this machine was asked to stop and is still saving; try again later")
+            time.sleep(0.2)
+        return
     advice = f"python jobs/status.py {sweep} shows its progress, python jobs/cancel.py {sweep} stops it"
     raise ConfigError(f"process {pid} on this machine is running {sweep}; {advice}")

@@ -98,7 +98,7 @@ def test_a_failed_parent_fails_its_children_and_the_report_still_comes(local, ca
     }
 
 
-def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_does(local, place: Path) -> None:
+def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_does(local, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = [str(ROOT / "jobs/submit.py"), "sweep.yaml", "--executor", "local", *over(ONE, ["arms=[scratch]", "loop.max_steps=50"])]
     environment, pipes = os.environ | {"PYTHONPATH": f"{HERE}:{ROOT}"}, {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen([sys.executable, "-c", STAND_IN, *words], env=environment, text=True, **pipes)
@@ -109,9 +109,13 @@ def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_does(local, place: 
     assert [s.state for s in status.read_overview(Path("runs/example")).statuses] == ["waiting"]  # the stand-in writes no metrics
     stop_file = Path(read_json(Path("runs/example/local.json"))["stop_file"])
     stop_file.touch()  # as the signal below does, which ends it too soon to look in between
-    with pytest.raises(config.ConfigError, match=f"process {process.pid} on this machine was asked to stop and is still saving; try again"):
+    saving = f"process {process.pid} on this machine was asked to stop and is still saving; try again later"
+    with monkeypatch.context() as patch, pytest.raises(config.ConfigError, match=saving):
+        patch.setattr(local_executor, "SAVING_S", 0.3)
         local_executor.refuse_running(Path("runs/example"))
     process.send_signal(signal.SIGINT)
+    local_executor.refuse_running(Path("runs/example"))  # waits until it has saved
+    assert read_json(Path("runs/example/local.json")) == {}
     shown, told = process.communicate(timeout=30)
     assert process.returncode == 130 and told.count("stopping: saving takes some seconds") == 1
     assert "To continue: " in shown and "loop.max_steps=50" in shown and "'axes.data=[plain]'" in shown  # as a shell wants it
