@@ -68,7 +68,7 @@ ALLOWED = {
     "arguments": {"config", "files", "words"},
     "version": {"files"},
     "paths": {"config", "data", "files", "run_folder", "sweep_folder", "words"},
-    "cli.fields": {"config"},
+    "cli.fields": {"config", "words"},
     "cli.features": CORE | {"evaluators", "paths", "trained"},
     "cli.predict": {"atomic", "config", "paths", "terminal", "trained", "words"},
     "cli.prune": {"checkpoints", "config", "files", "run_folder", "sweep_folder", "words"},
