@@ -135,12 +135,13 @@ def test_those_without_a_label_are_told_apart(sweep):
 
 def test_of_how_few_labels_are_used_is_said(sweep):
     """Most of them may be near-duplicates of images whose label these runs never see."""
-    data = {"test_images": 525, "near_duplicates": 44, "labelled_images": 80}
+    data = {"test_images": 525, "near_duplicates": 44, "near_duplicates_unlabelled": 30, "labelled_images": 80}
     few = [("train", {"objectives.classify": {}, "data.labels": {"per_class": 20}})]
     make = {(arm, "cells", 0): {"data": data | {"labelled_images": count}} for arm, count in (("scratch", 80), ("ssat", 160))}
     made = sweep({"scratch": 80.0, "ssat": 81.0}, {"data": ["cells"], "seed": [0]}, make=make, stages={"scratch": few, "ssat": few})
     grid = lay_out(collect(made))
-    (said,) = details.warnings(grid)
+    unlabelled, said = sorted(details.warnings(grid))
+    assert unlabelled == "30 of the 525 test images of cells look like near-duplicates of training images without labels"
     assert said == (
         "44 of the 525 test images of cells look like near-duplicates of training images with labels (these runs use the labels of 80 to "
         "160 training images)"

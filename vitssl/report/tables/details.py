@@ -54,20 +54,21 @@ def _other_code(sweep: Sweep) -> list[str]:
 def _near_duplicates(grid: Grid) -> dict[str, float]:
     """Return, for each set with test images that look like training images, a sentence and their share of the test images."""
     kinds = {"near_duplicates": "of training images with labels", "near_duplicates_unlabelled": "of training images without labels"}
-    used: dict[tuple[str, int, str, int], set[int]] = {}  # how many labels the runs use
-    subset = False  # whether these are not all labels of the split, of which the near-duplicates are
+    labels: dict[tuple[str, int, str, int], set[int]] = {}  # how many labels the runs use
+    subsets = set()  # of these, where that is not every label of the split
     for run in (run for by_column in stages(grid).values() for run in by_column.values() if "data" in run.job):
-        facts, subsets = run.job["data"], run.run["data"]
+        facts, chosen = run.job["data"], run.run["data"]
         for kind in kinds:
             if count := facts.get(kind):
-                labels = used.setdefault((facts["name"], facts["test_images"], kind, count), set())
-                labels.add(facts["labelled_images"])
-                subset = subset or bool(subsets["labels"] or subsets["images"])
+                key = (facts["name"], facts["test_images"], kind, count)
+                labels.setdefault(key, set()).add(facts["labelled_images"])
+                subsets |= {key} if kind == "near_duplicates" and (chosen["labels"] or chosen["images"]) else set()
     verbs = {True: "looks like a near-duplicate", False: "look like near-duplicates"}
-    return {
-        f"{count:,} of the {test:,} test images of {name} {verbs[count == 1]} {kinds[kind]}{_used(labels) if subset else ''}": count / test
-        for (name, test, kind, count), labels in sorted(used.items())
-    }
+    shares = {}
+    for (name, test, kind, count), numbers in sorted(labels.items()):
+        used = _used(numbers) if (name, test, kind, count) in subsets else ""
+        shares[f"{count:,} of the {test:,} test images of {name} {verbs[count == 1]} {kinds[kind]}{used}"] = count / test
+    return shares
 
 
 def _used(labels: set[int]) -> str:
