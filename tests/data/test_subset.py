@@ -158,8 +158,13 @@ def test_unlabelled_images():
 @pytest.mark.parametrize("labels", [Subset(fraction=0.1), Subset(per_class=1)])
 def test_of_unlabelled_images_no_labels_are_drawn(labels):
     """A sweep that hides labels may pretrain on images that have none."""
-    parts = split(make_index([10, 10], [2, 2], unlabeled=40), need_labels=False, train_split="unlabeled", labels=labels)
+    parts = split(make_index([10, 10], [2, 2], unlabeled=40), need_labels=False, evaluated=False, train_split="unlabeled", labels=labels)
     assert len(parts.train) == 40
+
+
+def test_a_classifier_beside_another_objective_needs_a_labelled_image():
+    with pytest.raises(ConfigError, match=r"data\.train_split: no image of unlabeled has a label to learn to classify from"):
+        split(make_index([10, 10], [2, 2], unlabeled=40), need_labels=False, train_split="unlabeled")
 
 
 @pytest.mark.parametrize(

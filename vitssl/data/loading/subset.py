@@ -89,7 +89,8 @@ def train_and_heldout(index: Index, data: Data, need_labels: bool, is_evaluated:
         run_seed: the Run's, which draws with `redraw` follow and which says which fold is the test set.
 
     Raises:
-        ConfigError: a split does not exist, a class has fewer images than are asked for, or nothing is left to train on.
+        ConfigError: a split does not exist, a class has fewer images than are asked for, or nothing is left to train on or, for a Run
+            that classifies, no label.
     """
     images = _where(index, data.train_split, "data.train_split")
     fold = None if data.folds is None else _fold(index, images, data.folds, run_seed)
@@ -116,6 +117,8 @@ def train_and_heldout(index: Index, data: Data, need_labels: bool, is_evaluated:
     kept_apart = groups.position_mask(index, val) if fold is None else groups.group_mask(index, val)
     if data.val_split is not None and kept_apart[np.concatenate([images, test])].any():
         raise ConfigError(f"{data.val_split} shares images with those that are trained or tested on", "data.val_split")
+    if is_evaluated and not (labels[train] >= 0).any():
+        raise ConfigError(f"no image of {data.train_split} has a label to learn to classify from", "data.train_split")
     return SplitPositions(train, labels, val, test)
 
 
