@@ -142,6 +142,13 @@ def test_what_chooses_an_epoch_counts_where_a_classifier_is_trained():
         assert (config.identity(chosen) != config.identity(make(objectives, held_out))) is counts
 
 
+def test_the_labelled_part_of_a_batch_counts_where_it_is_read():
+    """Not where labels are not read, nor where all images have one."""
+    for objectives, counts in (("mae",), False), (("classify",), False), (("classify", "mae"), True):
+        plain = {f"objectives.{name}": {} for name in objectives}
+        assert (config.identity(make(plain, {"data.labelled_batch_fraction": 0.25})) != config.identity(make(plain))) is counts
+
+
 @pytest.mark.parametrize("without", ["auto_augment", "erasing_prob"])
 def test_a_field_counts_where_it_is_read(without):
     view = {"auto_augment": "cifar10", "erasing_prob": 0.25}

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from jobs.plan.layers import is_of_values
-from jobs.plan.shards import expected_index
+from jobs.plan.shards import expected_index, image_counts
 from jobs.plan.sweep import Spec
-from vitssl.config import Run, Site, active, dotted, nested, size_of
+from vitssl.config import Run, Site, active, dotted, labels_part_of_batches, nested, size_of
 from vitssl.config.methods import flow
 from vitssl.words import listed
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 CONTRASTED = ("simclr", "dino")  # objectives that tell the views of one image from others', by their colours if these stay unchanged
 COLOURS = "[{jitter: {prob: 0.8}}, {gray: {prob: 0.2}}]"
+FEW_LABELLED = 0.1  # of the images; with fewer, a batch has too few labels to learn to classify from
 LARGER = 10  # times the network's weights: a larger decoder costs far more than the network
 
 
@@ -27,8 +28,8 @@ WITHOUT_BF16 = r"(?i)\b(V100|P100|T4|TITAN|GTX|RTX[ -]?20\d\d|RTX[ -]?[4568]000|
 
 def notes(spec: Spec, made: Sequence[Cell], site: Site) -> list[str]:
     """Return the notes, one line each and without duplicates."""
-    run_notes = [*_untested_folds(made), *_alike_in_colours(made), *_large_decoders(made), *_without_bf16(made, site)]
-    return list(dict.fromkeys([*_own_values(spec), *run_notes]))
+    of_runs = (_untested_folds, _alike_in_colours, _few_labels_in_a_batch, _large_decoders)
+    return list(dict.fromkeys([*_own_values(spec), *(note for notes_of in of_runs for note in notes_of(made)), *_without_bf16(made, site)]))
 
 
 def _own_values(spec: Spec) -> Iterator[str]:
@@ -66,6 +67,18 @@ def _alike_in_colours(made: Iterable[Cell]) -> Iterator[str]:
         if contrasted and _coloured(run) and not any(view.color or view.auto_augment for view in views.values()):
             words = shlex.join(f"arms.{place}.data.views.{view}.color={COLOURS}" for view in views)
             yield f"{listed(contrasted)} of {place} compares views of unchanged colours, which its paper changes: add {words}"
+
+
+def _few_labels_in_a_batch(made: Iterable[Cell]) -> Iterator[str]:
+    """Yield a note if a classifier learns beside another objective from batches of which hardly an image has a label."""
+    for place, run in _places(made):
+        if not labels_part_of_batches(run) or run.data.labelled_batch_fraction is not None or expected_index(run.data) is None:
+            continue
+        counts = image_counts(run)
+        share = counts["labelled_images"] / counts["train_images"]
+        if share < FEW_LABELLED:
+            held = f"of the {run.optim.batch_size} images in a batch of {place}, {run.optim.batch_size * share:.2g} have a label on average"
+            yield f"{held}; arms.{place}.data.labelled_batch_fraction=0.25 draws labelled images more often than others"
 
 
 def _coloured(run: Run) -> bool:

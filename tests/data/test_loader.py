@@ -19,7 +19,8 @@ from vitssl.data import shards
 from vitssl.data.index import read_image
 from vitssl.data.loading.cache import open_cache
 from vitssl.data.loading.images import Cached, OnDevice, Streamed, open_images
-from vitssl.data.loading.loader import EvalLoader, Order, TrainLoader, prefetch
+from vitssl.data.loading.loader import EvalLoader, TrainLoader, prefetch
+from vitssl.data.loading.order import Order
 from vitssl.data.loading.subset import train_and_heldout
 from vitssl.data.pixels.layout import shape_of, unbind_images
 
@@ -151,6 +152,23 @@ def test_batches_say_what_they_are(make_shards, data):
             assert batch.pixels.shape[2:] == tuple(batch.sizes_B2.amax(0).tolist())
         labelled = sum(int((batch.labels_B >= 0).sum()) for batch in batches)
         assert {batch.labelled for batch in batches} == {labelled / 4}
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_ranks_share_the_labelled_part_of_each_batch(make_shards, data, workers):
+    """5 of 12 images have labels; of a batch of 8 at least 60 %, so 5, which 2 ranks with 2 slices each hold as 1, 1, 1 and 2."""
+    index = make_shards()
+    data = replace(data if workers is None else streaming(data, workers), labels=Subset(fraction=0.4, balanced=False))
+    options = {"labelled_fraction": 0.6}
+    whole = list(loader(index, data, **options).batches(0, 6))
+    parts = [loader(index, data, rank=rank, world_size=2, accumulate=2, **options) for rank in range(2)]
+    assert parts[0].num_samples == 12
+    ranks = [part.batches(2, 6) for part in parts]
+    slices = [[batch for rank in step for batch in rank] for step in zip(*ranks, strict=True)]
+    assert stream(slices) == stream(whole[2:]), "of any rank, from any step on"
+    for step in slices:
+        assert sorted(int((batch.labels_B >= 0).sum()) for batch in step) == [1, 1, 1, 2]
+        assert {batch.labelled for batch in step} == {5 / 4}
 
 
 def write_panoramas(folder: Path) -> None:

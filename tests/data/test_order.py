@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from vitssl.config import Data
 from vitssl.data.index import Index, planned_index
 from vitssl.data.loading import order
-from vitssl.data.loading.order import Order, Windows, is_dense, windows
+from vitssl.data.loading.order import Order, TwoOrders, Windows, is_dense, training_order, windows
 
 SHARDS = {"train": [7, 12, 1, 9, 30], "unlabeled": [5, 16]}  # images in each
 
@@ -65,6 +66,70 @@ def test_the_order_is_its_definition(monkeypatch, size, batch, repeats, splits):
         assert windowed.epoch(epoch).tolist() == expected
         if repeats == 1:
             assert sorted(expected) == positions.tolist()
+
+
+def labels_of(num_labelled: int, num_images: int) -> np.ndarray:
+    """Labels of images of which some, all over, have one."""
+    label = np.full(num_images, -1)
+    label[np.random.default_rng(0).permutation(num_images)[:num_labelled]] = 0
+    return label
+
+
+def ordered(label: np.ndarray, fraction: float | None, batch: int, **fields) -> Order | TwoOrders:
+    data = Data(shards="unused", **fields)
+    index = in_shards(label, train=[len(label)])
+    return training_order(index, np.arange(len(label)), label, data, seed=7, batch_size=batch, labelled_fraction=fraction)
+
+
+@pytest.mark.parametrize(
+    ("fraction", "batch", "labelled_rows"), [(0.3, 10, 3), (0.3, 8, 3), (0.5, 3, 2), (0.9, 4, 3), (0.01, 6, 1), (0.6, 5, 3)]
+)
+def test_of_each_batch_a_part_has_labels_row_by_row(fraction, batch, labelled_rows):
+    """The definition: labelled images are dealt from a stream of their own to rows that are as far apart as can be."""
+    label = labels_of(1, 151) if fraction < 0.1 else labels_of(9, 50)
+    found = ordered(label, fraction, batch)
+    streams = {True: Order(np.flatnonzero(label == 0), 7), False: Order(np.flatnonzero(label == -1), 7)}
+    taken, expected = {True: 0, False: 0}, []
+    for row in range(20 * batch):
+        in_batch = row % batch
+        is_labelled = (in_batch + 1) * labelled_rows // batch > in_batch * labelled_rows // batch
+        expected.append(int(streams[is_labelled].slice(taken[is_labelled], taken[is_labelled] + 1)[0]))
+        taken[is_labelled] += 1
+    assert found.slice(0, 20 * batch).tolist() == expected and found.num_images == len(label)
+    for start, stop in ((0, 1), (3, 3 + batch), (batch, 3 * batch), (7, 8), (5, 5)):
+        assert found.slice(start, stop).tolist() == expected[start:stop]
+    assert {int((label[expected[i : i + batch]] == 0).sum()) for i in range(0, 20 * batch, batch)} == {labelled_rows}
+    seen = [image for image in expected if label[image] == -1]
+    others = int((label == -1).sum())
+    assert len(set(seen[:others])) == min(len(seen), others), "each image once before one comes again"
+
+
+@pytest.mark.parametrize("fraction", [None, 0.1, 0.18])
+def test_where_as_many_images_have_labels_the_order_is_the_plain_one(fraction):
+    label = labels_of(9, 50)
+    assert ordered(label, fraction, 10).slice(0, 200).tolist() == Order(np.arange(50), 7).slice(0, 200).tolist()
+
+
+@pytest.mark.parametrize("num_labelled", [0, 50])
+def test_without_both_kinds_of_images_the_order_is_the_plain_one(num_labelled):
+    assert ordered(labels_of(num_labelled, 50), 0.9, 10).slice(0, 99).tolist() == Order(np.arange(50), 7).slice(0, 99).tolist()
+
+
+def test_a_labelled_part_of_large_data_leaves_the_others_in_windows(monkeypatch):
+    """The few labelled images are read at random, the many others nearly in the order of their shards."""
+    monkeypatch.setattr(order, "PIECE", 10)
+    label = labels_of(20, 2000)
+    found = ordered(label, 0.25, 8, shuffle_window=100)
+    assert isinstance(found, TwoOrders) and found.window == 100 and found.first.windows is None
+    stream = found.slice(0, 8 * 330)
+    others = stream[label[stream] == -1]
+    assert len(others) == 6 * 330 and len(set(others.tolist())) == 1980
+    assert median_distance(others) < 150 < median_distance(np.random.default_rng(0).permutation(others))
+
+
+def median_distance(stream: np.ndarray) -> float:
+    """Between an image and the one a batch later in its lane."""
+    return float(np.median(np.abs(stream[6:] - stream[:-6])))
 
 
 def stream_of(index: Index, seed: int, size: int, batch: int) -> np.ndarray:

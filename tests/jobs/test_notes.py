@@ -54,6 +54,16 @@ def test_contrasted_views_of_unchanged_colours_are_told(said) -> None:
     assert said(*words, *(word for note in told for word in shlex.split(note.partition(": add ")[2]))) == []
 
 
+def test_few_labels_in_a_batch_are_told_where_another_objective_takes_the_other_images(said) -> None:
+    joint = ["arms=[scratch]", "objectives={classify: {}, mae: {decoder_dim: 32}}", "data.labels.per_class=3"]
+    (note,) = said(*joint, grey=True)
+    told, _, advice = note.partition("; ")
+    assert told == "of the 16 images in a batch of scratch, 0.96 have a label on average"  # 6 of 100 images do
+    words = advice.partition(" draws ")[0]
+    assert said(*joint, words, grey=True) == said(*joint[:-1], "data.labels.per_class=5", grey=True) == []
+    assert said("arms=[scratch]", "data.labels.per_class=3", grey=True) == [], "who reads labelled images alone has enough"
+
+
 def test_folds_that_no_seed_tests_are_told(said) -> None:
     assert "the seeds test 1 of data.folds=3; 'axes.seed=[0,1,2]' tests all" in said("data.folds=3")
 

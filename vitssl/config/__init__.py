@@ -37,6 +37,8 @@ from vitssl.config.run import (
     active_views,
     classifies,
     label_objectives,
+    labelled_batch_fraction,
+    labels_part_of_batches,
     needs_labels,
     reads_labels,
     scaled_lr,

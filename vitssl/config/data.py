@@ -119,6 +119,8 @@ class Data:
     folds: Optional[int] = None
     images: Optional[Subset] = None  # train on a subset of the images, for every objective
     labels: Optional[Subset] = None  # keep the labels of a subset; the other images stay, unlabelled
+    # at least this fraction of each batch has labels, where fewer of the images have one: labelled images then come more often than others
+    labelled_batch_fraction: Optional[float] = None
     val_split: Optional[str] = None  # split of the shards held out for choosing the epoch, evaluated as "val"
     val_fraction: float = 0.0  # in place of val_split: fraction of the training images to hold out
     val_seed: int = 0  # random seed of the draw of val_fraction
@@ -152,6 +154,7 @@ class Data:
             if (subset := getattr(self, name)) is not None:
                 yield from subset.problems(f"data.{name}")
         yield from interval_problems("[0, 1)", self, "data", "val_fraction", share=True)
+        yield from interval_problems("(0, 1)", self, "data", "labelled_batch_fraction", share=True)
         if self.val_split is not None and self.val_fraction:
             yield Problem("data.val_split", "data.val_fraction holds out images too; set one of the two")
         for name, low in (("mean", 0.0), ("std", LEAST_STD)):

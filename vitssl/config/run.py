@@ -147,6 +147,16 @@ def label_objectives(run: Run) -> tuple[str, ...]:
     return tuple(name for name, objective in active(run.objectives).items() if objective.needs_labels)
 
 
+def labels_part_of_batches(run: Run) -> bool:
+    """Whether this Run learns from labels, and from images without a label too."""
+    return reads_labels(run) and not needs_labels(run)
+
+
+def labelled_batch_fraction(run: Run) -> float | None:
+    """Return the part of each batch that is at least to have labels; None if that is left to chance, or if all or no images need any."""
+    return run.data.labelled_batch_fraction if labels_part_of_batches(run) else None
+
+
 def reads_labels(run: Run) -> bool:
     """Whether the training of this Run reads labels. If not, it makes no difference to hide some of them."""
     return bool(label_objectives(run))
@@ -192,8 +202,9 @@ def inactive_fields(run: Run) -> dict[str, str]:
     start = {} if run.init_from else dict.fromkeys(("init_weights", "init_objectives", "init_except"), "init_from")
     warmup = {} if run.loop.warmup_epochs else {"warmup_lr": "loop.warmup_epochs"}
     loop = {"warmup_prefix": f"optim.{FALLING}"} if run.optim.schedule == "constant" else {}
-    chosen = {} if classifies(run) else {"val_metric": "objectives.classify"}
-    data = run.data.inactive_fields() | chosen
+    data = run.data.inactive_fields() | ({} if classifies(run) else {"val_metric": "objectives.classify"})
+    if not labels_part_of_batches(run):
+        data["labelled_batch_fraction"] = "an objective that reads labels beside one that needs none"
     parts = {"": start, "optim.": run.optim.inactive_fields() | warmup, "loop.": loop, "data.": data}
     parts |= {f"data.views.{name}.": view.inactive_fields() for name, view in run.data.views.enabled().items()}
     parts |= {f"objectives.{name}.": objective.inactive_fields() for name, objective in active(run.objectives).items()}

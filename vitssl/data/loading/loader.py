@@ -21,7 +21,7 @@ from vitssl.config import ConfigError, Data
 from vitssl.data.index import Index
 from vitssl.data.loading.batch import RawBatch
 from vitssl.data.loading.images import HostBatches, Images, open_images, pinned, resolved
-from vitssl.data.loading.order import Order, is_dense, windows
+from vitssl.data.loading.order import is_dense, training_order
 from vitssl.data.loading.prefetch import prefetch
 from vitssl.data.loading.subset import SplitPositions
 from vitssl.data.pixels.decode import resized_sizes
@@ -44,6 +44,7 @@ class TrainLoader:
 
     Args:
         split: its ``train`` positions are the data set, and its ``labels`` go into the batches.
+        labelled_fraction: as of `training_order`.
         batch_size: images of a global batch, over all ranks and accumulated slices.
         accumulate: slices of one rank per optimiser step.
 
@@ -63,12 +64,15 @@ class TrainLoader:
         world_size: int = 1,
         accumulate: int = 1,
         device: torch.device | str = "cpu",
+        labelled_fraction: float | None = None,
     ):
         if batch_size % (world_size * accumulate):
             parts = f"{world_size} GPUs x {accumulate} accumulated slices"
             raise ConfigError(f"{batch_size} is not a multiple of {world_size * accumulate} ({parts})", "optim.batch_size")
-        self.order = Order(split.train, seed, data.repeats, windows(index, split.train, data.shuffle_window, batch_size))
         self.labels = split.labels
+        self.order = training_order(
+            index, split.train, self.labels, data, seed=seed, batch_size=batch_size, labelled_fraction=labelled_fraction
+        )
         self.batch_size, self.rank, self.world_size, self.accumulate = batch_size, rank, world_size, accumulate
         self.device = resolved(device)
         self.slice_size = batch_size // (world_size * accumulate)
@@ -78,7 +82,7 @@ class TrainLoader:
     @property
     def num_samples(self) -> int:
         """The number of images in one epoch."""
-        return len(self.order.positions)
+        return self.order.num_images
 
     @property
     def steps_per_epoch(self) -> float:

@@ -4,15 +4,20 @@ Small sets are permuted as a whole in each epoch. With many images, that would m
 instead pieces of shards are permuted, and images move within a window of them (`data.shuffle_window`). The stream is dealt out in lanes: a
 row of the global batch always takes from the same lane. So a rank, whose rows are neighbours, reads pieces of its own.
 
+Where few of the images have a label, `data.labelled_batch_fraction` takes a part of every batch from a stream of these alone.
+
 Shapes: N training images, S pieces of shards.
 """
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 
 import numpy as np
 
+from vitssl.config import Data
+from vitssl.data import UNLABELLED
 from vitssl.data.index import Index
 
 LANES = 64  # at most; with more ranks than lanes, two may read the same piece
@@ -33,10 +38,12 @@ class Order:
 
     Attributes:
         window: the next image may be any of this many images, in the order of their shards; None if it may be any at all.
+        num_images: the length of an epoch.
     """
 
     def __init__(self, positions: np.ndarray, seed: int, repeats: int = 1, windows: Windows | None = None):
         self.positions, self.seed, self.repeats, self.windows = positions, seed, repeats, windows
+        self.num_images = len(positions)
         self.window = None if windows is None else windows.size
         self.epoch = lru_cache(maxsize=4)(self._epoch)
 
@@ -55,7 +62,28 @@ class Order:
         count = len(self.positions)
         epochs = range(start // count, -(-stop // count))
         parts = [self.epoch(e)[max(start - e * count, 0) : stop - e * count] for e in epochs]
-        return np.concatenate(parts)
+        return np.concatenate([self.positions[:0], *parts])
+
+
+class TwoOrders:
+    """Two streams in one: of each ``batch_size`` rows in turn, ``first_rows`` are of ``first`` and the others of ``second``.
+
+    The rows of ``first`` are spread over a batch as evenly as can be, so that contiguous slices of it hold equally many, up to one.
+    """
+
+    def __init__(self, first: Order, second: Order, first_rows: int, batch_size: int):
+        self.first, self.second, self.first_rows, self.batch_size = first, second, first_rows, batch_size
+        self.window = second.window
+        self.num_images = first.num_images + second.num_images
+
+    def slice(self, start: int, stop: int) -> np.ndarray:
+        """Return entries ``start`` up to, but not including, ``stop`` of the stream."""
+        firsts = np.arange(start, stop + 1) * self.first_rows // self.batch_size  # how many there are before each row
+        is_first = np.diff(firsts) > 0
+        rows = np.empty(stop - start, dtype=np.int64)
+        rows[is_first] = self.first.slice(firsts[0], firsts[-1])
+        rows[~is_first] = self.second.slice(start - firsts[0], stop - firsts[-1])
+        return rows
 
 
 class Windows:
@@ -99,6 +127,27 @@ class Windows:
             of_split = np.flatnonzero(split_N == split)
             share_N[of_split] = (np.arange(len(of_split)) + 0.5) / len(of_split)
         return images[np.argsort(share_N, kind="stable")]
+
+
+def training_order(
+    index: Index, train: np.ndarray, labels: np.ndarray, data: Data, *, seed: int, batch_size: int, labelled_fraction: float | None
+) -> Order | TwoOrders:
+    """Return the order of the images at the rising positions ``train``.
+
+    Args:
+        labels: of all images of the index, -1 if it has none.
+        labelled_fraction: the part of a batch that is at least to have labels, if fewer of the images have one; None leaves it to chance.
+    """
+
+    def order(positions: np.ndarray, rows: int) -> Order:
+        return Order(positions, seed, data.repeats, windows(index, positions, data.shuffle_window, rows))
+
+    is_labelled = labels[train] != UNLABELLED
+    if labelled_fraction is None or not 0 < is_labelled.mean() < labelled_fraction:
+        return order(train, batch_size)
+    labelled_rows = min(math.ceil(round(labelled_fraction * batch_size, 6)), batch_size - 1)
+    others = batch_size - labelled_rows
+    return TwoOrders(order(train[is_labelled], labelled_rows), order(train[~is_labelled], others), labelled_rows, batch_size)
 
 
 def windows(index: Index, positions: np.ndarray, size: int, batch_size: int) -> Windows | None:
