@@ -107,9 +107,10 @@ def _problems(site: Site) -> Iterator[Problem]:
     for job in site.after:
         if not re.fullmatch(r"[1-9][0-9]*(_[0-9]+)?", job):
             yield Problem("site.after", f"{job!r} is not an id of a SLURM job, such as 1234 or 1234_5")
-    if "?" in site.additional.get("dependency", ""):
-        reason = "sbatch cannot combine alternatives (?) with the runs' own dependencies; separate by commas"
-        yield Problem("site.additional.dependency", reason)
+    for field, options_set, jobs in (("additional", site.additional, "runs'"), ("report", site.report, "report's")):
+        if "?" in options_set.get("dependency", ""):
+            reason = f"sbatch cannot combine alternatives (?) with the {jobs} own dependencies; separate by commas"
+            yield Problem(f"site.{field}.dependency", reason)
     yield from _job_problems(site)
     for name, (least, most, unit) in BOUNDS.items():
         value = getattr(site, name)

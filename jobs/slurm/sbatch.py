@@ -109,7 +109,10 @@ def site_dependencies(site: Site) -> list[str | None]:
 
 
 def _options(additional: dict[str, str]) -> dict[str, str | bool]:
-    """Return a site's further options of sbatch. True stands for an option without a value (`exclusive: true`), False for one to omit."""
+    """Return a site's further options of sbatch, but not its dependency, which has to be joined with those of the jobs.
+
+    True stands for an option without a value (`exclusive: true`), False for one to omit.
+    """
     flags = {"true": True, "": True, "false": False}
     return {name: flags.get(value.lower(), value) for name, value in additional.items() if name != "dependency"}
 
@@ -149,15 +152,19 @@ def report_min(runs: int, limit_min: int | None) -> int:
 
 
 def report_executor(launch: Launch, name: str, dependency: str | None, runs: int, limit_min: int | None) -> Executor:
-    """Return the executor for a sweep's report, or for the job that queues its next part; ``runs`` and ``limit_min`` bound its time."""
+    """Return the executor for a sweep's report, or for the job that queues its next part; ``runs`` and ``limit_min`` bound its time.
+
+    Only the report (``name`` is "report") also waits for what the site says: the runs of a next part must not.
+    """
     executor, site = Executor(launch.sweep / "submitit" / "%j"), launch.site
+    site_dependency = site.report.get("dependency") if name == "report" else None
     if "partition" in site.report:  # its nodes need not have the features that the runs need
         site = dataclasses.replace(site, constraint=None)
     executor.update_parameters(
         job_name=f"{launch.sweep.name}-{name}", time=report_min(runs, limit_min),
         nodes=1, cpus_per_task=1, signal_delay_s=REPORT_WARNING_S,
         setup=[*set_up(launch.site, launch.source), f'mkdir -p {shlex.quote(str(launch.sweep / "submitit"))}/"$SLURM_JOB_ID"'],
-        **_common(site, launch, site.report, dependency),
+        **_common(site, launch, site.report, dependency, site_dependency),
     )  # fmt: skip
     return executor
 

@@ -191,6 +191,15 @@ def test_what_the_site_waits_for_is_joined_to_what_the_runs_wait_for(expand, pla
     assert "#SBATCH --kill-on-invalid-dep=yes\n" in script
 
 
+@pytest.mark.parametrize(("name", "dependency"), [("report", "afterany:3:4,afterok:9"), ("rest", "afterany:3:4")])
+def test_the_report_alone_waits_for_what_its_options_name(place: Path, name, dependency) -> None:
+    site = Site(after=["7"], additional={"dependency": "singleton"}, report={"dependency": "afterok:9"})
+    launch = Launch(place / "runs" / "example", "slurm", site, place / "source" / "abc", commit=(None, True))
+    lines = sbatch.report_executor(launch, name, "afterany:3:4", 3, None).script(1).split("\n")
+    assert [line for line in lines if "--dependency" in line] == [f"#SBATCH --dependency={dependency}"]
+    assert "#SBATCH --kill-on-invalid-dep=yes" in lines
+
+
 def test_the_batch_script_is_a_script(script: str) -> None:
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
 

@@ -237,6 +237,7 @@ WRONG = [
     ("submit sweep.yaml --site big.yaml 'site.qos=\"a\\nrm -rf ~\"'", "site.qos: 'a\\nrm -rf ~' has a line break"),
     ("submit sweep.yaml --site big.yaml 'site.after=[train]'", "site.after: 'train' is not an id of a SLURM job"),
     ("submit sweep.yaml --site big.yaml 'site.additional={dependency: \"after:1?after:2\"}'", "sbatch cannot combine alternatives (?)"),
+    ("submit sweep.yaml --site big.yaml 'site.report={dependency: \"after:1?after:2\"}'", "site.report.dependency: sbatch cannot combine"),
     ("submit sweep.yaml --site big.yaml --executor slurm --dry-run --max-parallel 0", "site.max_parallel: 0 would run no jobs; set 1"),
     ("submit sweep.yaml --site big.yaml site.mail_type=FIAL", "site.mail_type: 'FIAL' is not known (did you mean FAIL?)"),
     ("submit sweep.yaml --site big.yaml site.mail_user=me@x.org", "site.mail_user: SLURM sends no mail without site.mail_type; set it"),
