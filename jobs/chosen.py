@@ -96,8 +96,15 @@ def parents_of(folder: Path) -> list[Path]:
 
 
 def lineage_of(folder: Path) -> set[Path]:
-    """Return the folder of a run and those of all its ancestors: the runs that it starts from, directly or indirectly."""
-    return {folder}.union(*map(lineage_of, parents_of(folder)))
+    """Return the folder of a run and those of all its ancestors: the runs that it starts from, directly or indirectly.
+
+    Each run is looked at once, so a damaged record by which a run starts from itself ends the search.
+    """
+    lineage, new = set[Path](), {folder}
+    while new:
+        lineage |= new
+        new = {parent for child in new for parent in parents_of(child)} - lineage
+    return lineage
 
 
 def waiting_for(folders: Iterable[Path], among: Iterable[Path]) -> set[Path]:

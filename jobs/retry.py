@@ -35,6 +35,7 @@ from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Site, assign, checkpoints, load, merge
 from vitssl.config.sweep import Resources
 from vitssl.files import read_json
+from vitssl.records import refuse
 from vitssl.run_folder import JOB, error_of, is_trained
 from vitssl.sweep_folder import SWEEP
 from vitssl.terminal import console as screen
@@ -95,12 +96,18 @@ def retry(sweep: Path, names: list[str], wait: bool, console: Console) -> int:
 
 
 def jobs_of(run_folders: Iterable[Path]) -> dict[Path, Job]:
-    """Return {run folder: job} of submitted runs, as they were submitted, parents first."""
+    """Return {run folder: job} of submitted runs, as they were submitted, parents first.
+
+    Raises:
+        ConfigError: a record is damaged, for example because a run starts from itself by way of its parents.
+    """
     jobs: dict[Path, Job] = {}
 
-    def add(folder: Path) -> Job:
+    def add(folder: Path, descendants: tuple[Path, ...] = ()) -> Job:
+        if folder in descendants:
+            refuse(folder / JOB, "parents: the run starts from itself, directly or by way of others")
         if folder not in jobs:
-            parents = [add(parent) for parent in parents_of(folder)]
+            parents = [add(parent, (*descendants, folder)) for parent in parents_of(folder)]
             jobs[folder] = _job(folder, parents)
         return jobs[folder]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jobs import cancel, status
-from jobs.chosen import runs_named, shared_runs, waiting_for, yet_to_queue
+from jobs.chosen import lineage_of, runs_named, shared_runs, waiting_for, yet_to_queue
 from jobs.slurm import cluster
 from tests.conftest import sweep_facts
 from vitssl import sweep_folder
@@ -53,6 +53,12 @@ def test_what_starts_from_a_run_waits_for_it_by_way_of_others_too(sweep: Path) -
     folders = list(runs_named(sweep, RUNS))
     assert names(waiting_for([sweep / "a-pretrain"], folders)) == {"a-finetune", "ab-middle", "ab-finetune"}
     assert names(waiting_for([sweep / "ab-middle"], folders)) == {"ab-finetune"}
+
+
+def test_a_lineage_ends_where_a_damaged_record_leads_back(sweep: Path) -> None:
+    assert names(lineage_of(sweep / "ab-finetune")) == {"ab-finetune", "ab-middle", "a-pretrain"}
+    write_json(sweep / "a-pretrain" / "job.json", {"arm": "a", "parents": ["ab-finetune"]})
+    assert names(lineage_of(sweep / "ab-finetune")) == {"ab-finetune", "ab-middle", "a-pretrain"}
 
 
 @pytest.mark.parametrize(

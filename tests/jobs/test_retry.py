@@ -64,6 +64,16 @@ def test_in_a_copy_of_the_sweep_what_starts_from_a_run_starts_from_the_copys(fai
     assert load(finetune).init_from == str(pretrain) and not list(failed.glob("*/done.json"))
 
 
+@pytest.mark.parametrize("itself", [True, False])
+def test_a_damaged_record_by_which_a_run_starts_from_itself_is_named(failed: Path, capfd, itself: bool) -> None:
+    finetune, pretrain = unlucky(failed)
+    child, parent = (finetune, finetune) if itself else (pretrain, finetune)
+    write_json(child / "job.json", read_json(child / "job.json") | {"parents": [str(parent)]})
+    assert retry.main(["runs/example"]) == 2
+    said = capfd.readouterr().err
+    assert "job.json: unexpected content (parents: the run starts from itself" in said and said.count("\n") == 1
+
+
 def test_what_was_stopped_goes_on_by_name(failed: Path, capfd) -> None:
     (failed / "lucky").touch()
     for folder in unlucky(failed):
