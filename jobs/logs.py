@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import re
 import sys
@@ -54,7 +56,7 @@ def show(folder: Path, lines: int, state: str) -> None:
     path = newest(folder)
     if path is None:
         raise ConfigError(f"there is no log: the run is {state}", place=str(folder))
-    _begin(path, lines)
+    _Log(path).print_end(lines, final=True)
 
 
 def follow(folder: Path, lines: int, ended: Callable[[], bool]) -> None:
@@ -62,17 +64,18 @@ def follow(folder: Path, lines: int, ended: Callable[[], bool]) -> None:
 
     ``ended`` asks SLURM, so it is called only now and then, and whenever the run has written a record.
     """
-    path: Path | None = None
-    position, asked_s, seen = 0, 0.0, None
+    log: _Log | None = None
+    asked_s, seen = 0.0, None
     while True:
         is_over, records = False, [_written(folder / name) for name in (DONE, EVALS, ERROR)]
         if records != seen or time.monotonic() > asked_s + cluster.ASKED_EVERY_S:
             is_over, asked_s, seen = ended(), time.monotonic(), records
         latest = newest(folder)  # after `ended`, so that what was printed before the end is shown
-        if path is not None:
-            position = _print_from(path, position)
-        if latest is not None and latest != path:
-            position, path = _begin(latest, lines), latest
+        if log is not None:
+            log.print_new(final=is_over or latest != log.path)
+        if latest is not None and (log is None or latest != log.path):
+            log = _Log(latest)
+            log.print_end(lines, final=is_over)
         if is_over:
             return
         time.sleep(PAUSE_S)
@@ -83,28 +86,31 @@ def _written(path: Path) -> int | None:
     return path.stat().st_mtime_ns if path.exists() else None
 
 
-def _begin(path: Path, lines: int) -> int:
-    """Print the path of a log on stderr and its last lines on stdout, and return its size."""
-    print(f"==> {path} <==", file=sys.stderr, flush=True)
-    with path.open("rb") as stream:
-        size = stream.seek(0, 2)
-        stream.seek(max(0, size - TAIL_BYTES))
-        text = stream.read(TAIL_BYTES)
-    print("".join(_text(text).splitlines(keepends=True)[-lines:]), end="", flush=True)
-    return size
+class _Log:
+    """A log that is printed as it grows: what one reading cuts, of a character or of a line break, is printed with the next."""
 
+    def __init__(self, path: Path) -> None:
+        self.path, self._position = path, 0
+        # each redrawing of a progress line becomes a line of its own
+        self._decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
 
-def _print_from(path: Path, place: int) -> int:
-    with path.open("rb") as stream:
-        stream.seek(place)
-        text = stream.read()
-    print(_text(text), end="", flush=True)
-    return place + len(text)
+    def print_end(self, lines: int, final: bool) -> None:
+        """Print the log's path on stderr and its last lines on stdout; ``final``: nothing of it will be printed later."""
+        print(f"==> {self.path} <==", file=sys.stderr, flush=True)
+        self._position = max(0, self.path.stat().st_size - TAIL_BYTES)
+        print("".join(self._new_text(final).splitlines(keepends=True)[-lines:]), end="", flush=True)
 
+    def print_new(self, final: bool) -> None:
+        """Print what was added since the last reading; ``final``: nothing will be printed later."""
+        print(self._new_text(final), end="", flush=True)
 
-def _text(content: bytes) -> str:
-    """Return ``content`` as text without control characters. Each redrawing of a progress line becomes a line of its own."""
-    return printable(content.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n"))
+    def _new_text(self, final: bool) -> str:
+        """Return what was added since the last reading, with control characters written as escapes."""
+        with self.path.open("rb") as stream:
+            stream.seek(self._position)
+            content = stream.read()
+        self._position += len(content)
+        return printable(self._decoder.decode(content, final))
 
 
 # --------------------------------------------------------------------------------------------------------------- causes

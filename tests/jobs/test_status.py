@@ -265,6 +265,28 @@ def test_following_goes_on_with_the_next_attempt_and_ends_with_the_run(sweep: Pa
     assert error.splitlines()[1:] == [f"==> {folder}/log/train-1-1-n2.txt <==", "a-pretrain: done"]
 
 
+@pytest.mark.parametrize("cut", range(1, len("é…🙂\r\n.".encode())))
+def test_what_one_reading_of_a_log_cuts_is_shown_whole(tmp_path: Path, capfd, cut: int) -> None:
+    text, path = "é…🙂\r\n.".encode(), tmp_path / "train.txt"
+    path.write_bytes(text[:cut])
+    log = logs._Log(path)
+    log.print_end(5, final=False)
+    with path.open("ab") as stream:
+        stream.write(text[cut:])
+    log.print_new(final=True)
+    assert capfd.readouterr().out == "é…🙂\n."
+
+
+def test_a_log_that_ends_within_a_character_says_so(tmp_path: Path, capfd) -> None:
+    path = tmp_path / "train.txt"
+    path.write_bytes("ab é".encode()[:-1])
+    log = logs._Log(path)
+    log.print_end(5, final=False)
+    assert capfd.readouterr().out == "ab "
+    log.print_new(final=True)
+    assert capfd.readouterr().out == "\ufffd"
+
+
 @pytest.mark.parametrize(("reason", "over"), [("Dependency", True), ("Priority", False)])
 def test_watching_goes_on_while_the_job_that_queues_the_rest_is_about_to(sweep, reason, over) -> None:
     statuses = [states.Status("a", "train", "held"), states.Status("b", "train", "not begun")]
