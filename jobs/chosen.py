@@ -12,7 +12,7 @@ from vitssl.config import ConfigError
 from vitssl.config.base import closest, did_you_mean
 from vitssl.files import read_json
 from vitssl.run_folder import CANCELLED, ERROR, JOB, SLURM_JOB
-from vitssl.words import few
+from vitssl.run_names import matches, refuse_several
 
 
 def runs_of(sweep: Path) -> tuple[dict[Path, str], dict[Path, str]]:
@@ -47,19 +47,17 @@ def arms_of(sweep: Path) -> dict[str, set[Path]]:
 def run_named(sweep: Path, word: str) -> Path:
     """Return the folder of the run that ``word`` names.
 
-    ``word`` is the run's path, its name with or without the hash, or a part of its name that occurs in no other.
+    ``word`` is the run's path, or as much of its name as stands for no other, also from within it (`run_names.matches`).
 
     Raises:
-        ConfigError: ``word`` fits no run, or more than one.
+        ConfigError: ``word`` stands for no run, or for more than one.
     """
     current, earlier = runs_of(sweep)
     names, wanted = [folder.name for folder in (*current, *earlier)], Path(word).name
-    exact = [name for name in names if wanted in (name, name.rpartition("-")[0])]
-    matches = exact or [name for name in names if wanted and wanted in name]
-    if len(matches) == 1:
-        return sweep / matches[0]
-    if matches:
-        raise ConfigError(f"{len(matches)} runs have {word!r} in their names: {few(matches)}; write more of it", place=str(sweep))
+    found = matches(wanted, names, anywhere=True)
+    refuse_several(word, found, place=str(sweep))
+    if found:
+        return sweep / found[0]
     suggestion = did_you_mean(closest(wanted, [*arms_of(sweep), *names]))
     raise ConfigError(f"no run has {word!r} in its name{suggestion}", place=str(sweep))
 

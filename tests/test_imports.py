@@ -16,7 +16,7 @@ PARTS = {
     "vitssl.backbones": {"base", "layers", "masked_tokens", "norms", "sl_vit"},
     "vitssl.objectives": {"base", "corruption", "decoders", "heads", "inpainting", "losses", "masking", "step", "teacher"},
 }
-FILED = {"atomic", "files", "reader", "records", "run_folder", "sweep_folder"}
+FILED = {"atomic", "files", "reader", "records", "run_folder", "run_names", "sweep_folder"}
 CORE = FILED | {"config", "dist", "backbones", "data", "objectives", "pool"}
 LOG = {"training.log"}
 COUNTED = {"costs.cost", "costs.macs"}
@@ -30,7 +30,8 @@ ALLOWED = {
     "reader": set(),
     "records": {"config", "words"},
     "files": {"atomic", "config", "reader", "records"},
-    "run_folder": {"config", "files"},
+    "run_names": {"config", "words"},
+    "run_folder": {"config", "files", "run_names"},
     "sweep_folder": {"config", "files", "run_folder"},
     "dist": {"config"},
     "loopback": set(),
@@ -67,7 +68,7 @@ ALLOWED = {
     "terminal": {"words"},
     "arguments": {"config", "files", "words"},
     "version": {"files"},
-    "paths": {"config", "data", "files", "run_folder", "sweep_folder", "words"},
+    "paths": {"config", "data", "files", "run_folder", "run_names", "sweep_folder", "words"},
     "cli.fields": {"config", "words"},
     "cli.features": CORE | {"evaluators", "paths", "trained"},
     "cli.predict": {"atomic", "config", "paths", "terminal", "trained", "words"},

@@ -200,7 +200,7 @@ def test_a_run_is_named_by_the_beginning_of_its_name_where_no_other_has_it(train
         shutil.copytree(trained, trained.parent / name)
     for begun in ("ssat-s0", "ssat-s0-*", "ssat-s0*", "ssat-s0-01"):
         assert vitssl.load(trained.parent / begun).folder.name == "ssat-s0-0123"
-    with pytest.raises(ConfigError, match=r"ssat begins the names of 2 runs; name one, such as .*ssat-s0-0123, or .* .*ssat-\*$"):
+    with pytest.raises(ConfigError, match=r"ssat stands for 2 runs: ssat-s0-0123 and ssat-s10-4567; name one, or .* .*/ssat-\*$"):
         vitssl.load(trained.parent / "ssat")
     shutil.copytree(trained, trained.parent / "mae-equal_epochs-s2-89ab")
     for words in ("mae-s2", "mae-s2-*", "mae-s2-89ab"):  # without the values of axes between them

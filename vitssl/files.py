@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import glob
 import hashlib
 import io
 import json
@@ -224,27 +223,3 @@ def _parsed(text: str, path: Path) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise ConfigError("damaged, not a JSON object; restore it from a backup, or delete it", place=str(path))
     return record
-
-
-def runs_that_begin(path: Path) -> list[Path]:
-    """Return the run folders whose names begin with the name of ``path``, which does not exist itself.
-
-    Words must match as a whole (ssat-s1 does not stand for ssat-s10), except within the hash at the end of a run's name, or if ``path``
-    ends in a star or a dash. If no name begins so, return the runs whose names have these words in this order: ssat-s1 then stands for
-    ssat-equal_epochs-s1-0123 too.
-    """
-    begin = path.name.rstrip("*")
-    names = sorted(run_yaml.parent.name for run_yaml in path.parent.glob(f"{glob.escape(begin)}*/run.yaml"))
-    rests = ((name, name.removeprefix(begin)) for name in names)
-    starred = path.name.endswith(("*", "-"))
-    matches = [path.parent / name for name, end in rests if starred or end.startswith("-") or "-" not in end]
-    return matches or [
-        run.parent for run in sorted(path.parent.glob("*/run.yaml")) if _has_words(run.parent.name, begin.strip("-").split("-"))
-    ]
-
-
-def _has_words(name: str, words: list[str]) -> bool:
-    """Whether a run's name begins with the first of ``words``, of which there are several, and has the others in their order."""
-    name_words = iter(name.split("-"))
-    # each word is looked for after the one before
-    return len(words) > 1 and next(name_words) == words[0] and all(word in name_words for word in words[1:])

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from vitssl.config import ConfigError, classifies, load
 from vitssl.data.sources.folders import IMAGE_ENDINGS, other_endings, photos_to_convert, walk_images
-from vitssl.files import check_new, runs_that_begin
-from vitssl.run_folder import RUN
+from vitssl.files import check_new
+from vitssl.run_folder import RUN, folders_named
+from vitssl.run_names import refuse_several
 from vitssl.sweep_folder import is_sweep
 from vitssl.words import counted, note
 
@@ -17,10 +18,10 @@ NO_RUNS = ("report", "source", "submitit")  # folders in a sweep's folder that a
 
 
 def find_run_folder(path: Path) -> Path:
-    """Return the run folder that ``path`` means: that folder, the run.yaml in it, or the beginning of its name if no other run's fits.
+    """Return the run folder that ``path`` means: that folder, the run.yaml in it, or as much of its name as stands for no other run.
 
     Raises:
-        ConfigError: ``path`` is a sweep's folder or another file, or the names of several runs begin so.
+        ConfigError: ``path`` is a sweep's folder or another file, or stands for several runs (`run_names.matches`).
     """
     if path.name == RUN and path.is_file():
         return path.parent
@@ -30,22 +31,26 @@ def find_run_folder(path: Path) -> Path:
         example = next((f", for example {run_yaml.parent}" for run_yaml in sorted(path.glob(f"*/{RUN}"))), "")
         raise ConfigError(f"{path} is the folder of a whole sweep; name one of its runs{example}")
     if not path.exists():
-        matches = runs_that_begin(path)
-        if len(matches) == 1:
-            return matches[0]
-        if matches and path.name.endswith("*"):
+        matches = folders_named(path)
+        if len(matches) > 1 and path.name.endswith("*"):
             raise ConfigError(f"{path} came here as it is; leave out its quotes, so that the shell writes out the {len(matches)} runs")
+        refuse_several(str(path), [run.name for run in matches], _pattern_advice(path, matches))
         if matches:
-            plain = path.with_name(path.name.rstrip("-*"))
-            pattern = f"{plain}-*" if all(run.name.startswith(f"{plain.name}-") for run in matches) else f"{plain}*"
-            advice = f"name one, such as {matches[0]}, or where several may be named {pattern}"
-            raise ConfigError(f"{path} begins the names of {len(matches)} runs; {advice}")
+            return matches[0]
         if suggestion := _most_alike(path):
             raise ConfigError(f"there is no folder {path}; name a run, such as {suggestion}")
     run_yamls = sorted(path.glob(f"*/*/{RUN}")) or sorted((Path("runs") / path.name).glob(f"*/{RUN}"))
     if not (path / RUN).is_file() and run_yamls:
         raise ConfigError(f"{path} is not a run folder; name one, such as {run_yamls[0].parent}")
     return path
+
+
+def _pattern_advice(path: Path, runs: Sequence[Path]) -> str:
+    """Return the end of an error that says how to name all of ``runs``, if their names begin with that of ``path``; otherwise empty."""
+    begin = path.name.rstrip("-")
+    dash = "-" if all(run.name.startswith(f"{begin}-") for run in runs) else ""
+    is_pattern = all(run.name.startswith(begin) for run in runs)
+    return f", or where several may be named {path.with_name(begin)}{dash}*" if is_pattern else ""
 
 
 def find_run_folders(paths: Sequence[Path]) -> list[Path]:
@@ -86,7 +91,7 @@ def runs_and_images(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     Raises:
         ConfigError: there are only runs, or a run is named twice or after images.
     """
-    are_runs = [is_run(path) or (not path.exists() and bool(runs_that_begin(path))) for path in paths]
+    are_runs = [is_run(path) or (not path.exists() and bool(folders_named(path))) for path in paths]
     count = (are_runs.index(False) if False in are_runs else len(paths)) or 1
     runs, images = list(paths[:count]), list(paths[count:])
     if not is_run(runs[0]) and (late_run := next(filter(is_run, images), None)):

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from vitssl import run_names
 from vitssl.config import Run
 from vitssl.config.evals import EvalConfig, pending
 from vitssl.files import read_json, write_json
@@ -24,6 +25,12 @@ EVALS = "evals.json"  # the final results of the configured evaluators, each wit
 ERROR = "error.json"  # why the last attempt failed
 SLURM_JOB = "slurm.json"  # the SLURM job of a run's newest attempt, or of the sweep itself
 CANCELLED = "cancelled"  # marks a run that was cancelled while it was in SLURM's queue
+
+
+def folders_named(path: Path) -> list[Path]:
+    """Return the run folders that ``path``, which does not exist itself, stands for by `run_names.matches`: those beside it."""
+    names = sorted(run_yaml.parent.name for run_yaml in path.parent.glob(f"*/{RUN}"))
+    return [path.with_name(name) for name in run_names.matches(path.name, names)]
 
 
 def predictions_of(folder: Path, evaluator: str) -> Path:

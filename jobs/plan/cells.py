@@ -20,7 +20,8 @@ from vitssl import config
 from vitssl.config import ConfigError, Run, assign, check_fits, checkpoints, merge, unknown_error
 from vitssl.config.sweep import Resources
 from vitssl.config.weights import IMPORT, RELEASED
-from vitssl.files import runs_that_begin
+from vitssl.run_folder import folders_named
+from vitssl.run_names import refuse_several
 
 MOST_CELLS = 20_000  # in one sweep: nobody would wait for more
 
@@ -155,8 +156,11 @@ def _pointers(run: Run, earlier: list[str], later: list[str]) -> dict[str, str]:
 
 
 def _run_or_file(path: Path, field: str) -> Path:
-    """Return the file or run folder that ``path`` means: a name's beginning stands for a run folder if only one begins with it."""
-    matches = [] if path.exists() else runs_that_begin(path)
-    if len(matches) > 1:
-        raise ConfigError(f"{path} begins the names of {len(matches)} runs; name one, such as {matches[0]}", field)
+    """Return the file or run folder that ``path`` means: itself, or the run of which it has as much of the name as no other.
+
+    Raises:
+        ConfigError: ``path`` stands for several runs (`run_names.matches`); the error names ``field``.
+    """
+    matches = [] if path.exists() else folders_named(path)
+    refuse_several(str(path), [run.name for run in matches], field=field)
     return matches[0] if matches else path

@@ -39,9 +39,19 @@ def names(folders) -> set[str]:
 def test_arms_and_runs_are_named(sweep: Path) -> None:
     assert names(runs_named(sweep, ["a"])) == {"a-pretrain", "a-finetune", "a-earlier"}  # an arm, and not a part of all names
     assert names(runs_named(sweep, ["ab-f", "a-pretrain", str(sweep / "ab-middle")])) == {"ab-finetune", "a-pretrain", "ab-middle"}
-    for word, said in {"finetune": "2 runs have 'finetune' in their names", "ab-fintune": "did you mean ab-finetune", "": "no run"}.items():
-        with pytest.raises(ConfigError, match=said):
-            runs_named(sweep, [word])
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("finetune", "finetune stands for 2 runs: a-finetune and ab-finetune; name one"),
+        ("ab-fintune", "did you mean ab-finetune"),
+        ("", "no run has '' in its name"),
+    ],
+)
+def test_a_word_that_stands_for_several_runs_or_for_none_is_refused(sweep: Path, word: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        runs_named(sweep, [word])
 
 
 def test_a_run_that_another_arm_needs_is_told_unless_it_is_named(sweep: Path) -> None:

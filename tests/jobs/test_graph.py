@@ -255,7 +255,7 @@ def test_a_run_to_start_from_is_named_by_the_beginning_of_its_name(expand, place
     assert child.run.init_from == str(place / "earlier" / "first-s1-bbbb")
     (child,) = expand(*words, "init_from=earlier/first-s").jobs
     assert Path(child.run.init_from).name == "first-s", "whole words only"
-    with pytest.raises(ConfigError, match=r"init_from: earlier/first begins the names of 2 runs; name one, such as earlier/first-s0-aaaa"):
+    with pytest.raises(ConfigError, match=r"init_from: earlier/first stands for 2 runs: first-s0-aaaa and first-s1-bbbb; name one"):
         expand(*words, "init_from=earlier/first")
 
 

@@ -215,7 +215,7 @@ def test_the_end_of_the_newest_log_is_found_by_a_part_of_the_name(sweep: Path, c
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--log", "pretrain"], "{}: 2 runs have 'pretrain' in their names: a-pretrain and b-pretrain; write more of it"),
+        (["--log", "pretrain"], "{}: pretrain stands for 2 runs: a-pretrain and b-pretrain; name one"),
         (["--log", "a-pretrian"], "{}: no run has 'a-pretrian' in its name (did you mean a-pretrain?)"),
         (["--log", "bb"], "{}: no run has 'bb' in its name (did you mean b?)"),
         (["--log", "a-pretrain"], "{}/a-pretrain: there is no log: the run is not begun"),

@@ -1,0 +1,114 @@
+"""Which runs a word names, and that no word names fewer or more runs than people are used to."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+
+import pytest
+
+from vitssl.config import ConfigError
+from vitssl.run_names import matches, refuse_several
+
+
+def sweep_of(arms: dict[str, tuple[str, ...]], seeds: tuple[int, ...] = (0, 1, 2, 10)) -> list[str]:
+    """Names as of a sweep's run folders, from its arms with their stages, and the axis values of each."""
+    plain = ["-".join(filter(None, (arm, value, f"s{seed}"))) for arm, values in arms.items() for value in values for seed in seeds]
+    return sorted(f"{name}-{hashlib.sha256(name.encode()).hexdigest()[:12]}" for name in plain)
+
+
+ARMS = ("ssat", "sl_ssat", "sslft-pretrain", "sslft-finetune")
+SWEEPS = {
+    "seeds": sweep_of(dict.fromkeys(ARMS, ("",)), tuple(range(11))),
+    "values": sweep_of(dict.fromkeys(ARMS, ("equal_epochs", "equal_macs"))),
+    "numbers": sweep_of(dict.fromkeys(ARMS, ("per_class5", "per_class50", "lr0.1"))),
+    "pretraining_shared": sweep_of({arm: ("",) if arm.endswith("-pretrain") else ("per_class5", "per_class50") for arm in ARMS}),
+}
+
+
+def whole(words: list[str]) -> list[str]:
+    """The names without their hashes."""
+    return [word.rpartition("-")[0] for word in words]
+
+
+@pytest.mark.parametrize(
+    ("sweep", "word", "named"),
+    [
+        ("seeds", "ssat-s1", ["ssat-s1"]),  # neither s10 nor sl_ssat
+        ("seeds", "sslft-s1", ["sslft-finetune-s1", "sslft-pretrain-s1"]),
+        ("values", "ssat-s1", ["ssat-equal_epochs-s1", "ssat-equal_macs-s1"]),
+        ("values", "ssat-equal_macs-s1", ["ssat-equal_macs-s1"]),
+        ("values", "sslft-pretrain-s10", ["sslft-pretrain-equal_epochs-s10", "sslft-pretrain-equal_macs-s10"]),
+        ("values", "ssat-equal_e-s1", []),  # words are whole
+        ("values", "ssat-s1-equal_macs", []),  # and in order
+        ("values", "ssat-equal_m*", [f"ssat-equal_macs-s{seed}" for seed in (0, 1, 10, 2)]),
+        ("numbers", "ssat-per_class5", [f"ssat-per_class5-s{seed}" for seed in (0, 1, 10, 2)]),
+        ("numbers", "", []),
+    ],
+)
+def test_a_word_stands_for_the_runs_that_it_fits_best(sweep: str, word: str, named: list[str]) -> None:
+    assert whole(matches(word, SWEEPS[sweep])) == named
+
+
+def test_a_hash_may_be_cut_and_left_out() -> None:
+    names = SWEEPS["seeds"]
+    for name in names:
+        assert all(matches(name[:end], names) == [name] for end in range(len(name) - 10, len(name) + 1))
+        assert matches(name.rpartition("-")[0], names) == [name]
+
+
+def test_a_part_stands_for_a_run_only_where_any_part_may() -> None:
+    names = sweep_of({"ssat": ("",), "scratch": ("",)}, (0, 10))
+    assert matches("ssat-s1", names) == matches("h-s10", names) == []
+    assert whole(matches("ssat-s1", names, anywhere=True)) == ["ssat-s10"]
+    assert whole(matches("h-s10", names, anywhere=True)) == ["scratch-s10"]
+
+
+def test_an_arm_is_not_taken_for_another_whose_name_ends_so() -> None:
+    """Before there was one rule, mae-s1 was the only convmae-s1 in a sweep of which mae has more axes."""
+    names = sweep_of({"convmae": ("",), "mae": ("mask0.5", "mask0.75")})
+    assert whole(matches("mae-s1", names, anywhere=True)) == ["mae-mask0.5-s1", "mae-mask0.75-s1"]
+
+
+def by_beginning(word: str, names: list[str]) -> list[str]:
+    """The rule of `vitssl` before there was one for all commands."""
+    begin, is_open = word.rstrip("*"), word.endswith(("*", "-"))
+    rests = {name: name.removeprefix(begin) for name in names if name.startswith(begin)}
+    begun = [name for name, rest in rests.items() if is_open or rest.startswith("-") or "-" not in rest]
+    first, *others = begin.strip("-").split("-")
+
+    def is_in_order(name: str) -> bool:
+        own = iter(name.split("-"))
+        return next(own) == first and all(part in own for part in others)
+
+    return begun or [name for name in names if others and is_in_order(name)]
+
+
+def by_part(word: str, names: list[str]) -> list[str]:
+    """The rule of `jobs` before there was one for all commands."""
+    return [name for name in names if word in (name, name.rpartition("-")[0])] or [name for name in names if word in name]
+
+
+def words_of(name: str) -> set[str]:
+    """Words by which somebody may have named a run: all parts of its name up to within the hash, and its words with some left out."""
+    end = len(name) - 8
+    parts = {name[i:j] for i in range(end) for j in range(i + 1, end + 1)} | {name}
+    words = name.split("-")
+    return parts | {"-".join(some) for count in range(1, len(words) + 1) for some in itertools.combinations(words, count)}
+
+
+@pytest.mark.parametrize("sweep", SWEEPS)
+def test_what_named_one_run_before_there_was_one_rule_still_names_it(sweep: str) -> None:
+    names = SWEEPS[sweep]
+    words = sorted(set().union(*(words_of(name) for name in names if "-s1" in name)))
+    starred = [f"{word}*" for word in words if "-" in word]
+    for word in words + starred:
+        for before, now in ((by_beginning(word, names), matches(word, names)), (by_part(word, names), matches(word, names, anywhere=True))):
+            assert len(before) != 1 or now == before, word
+
+
+def test_several_runs_are_refused_by_name() -> None:
+    refuse_several("ssat", [])
+    refuse_several("ssat", ["ssat-s0-0123"])
+    with pytest.raises(ConfigError, match=r"^file: init_from: ssat stands for 2 runs: ssat-s0-0123 and ssat-s1-4567; name one, or all$"):
+        refuse_several("ssat", ["ssat-s0-0123", "ssat-s1-4567"], ", or all", "init_from", "file")
