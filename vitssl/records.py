@@ -91,7 +91,12 @@ MEASURED = {
     "params_train": COUNT, "params_inference": COUNT, "macs_train_forward": COUNT, "macs_train_step": COUNT,
     "macs_passes": {...: COUNT}, "macs_inference": COUNT, "activations_inference": COUNT, "precision": str,
 }  # fmt: skip
-SPEED = {"inference_images_per_s": AMOUNT, "inference_spread?": AMOUNT, "inference_device": str, "inference_batch_size": POSITIVE_COUNT}
+# the speed of one process, the images trained on, and the device: metrics.jsonl says it too, but takes long to read
+TRAINING = {"images_per_s": Number(low=1e-9), "images": COUNT, "device": str}
+SPEED = {
+    "inference_images_per_s": AMOUNT, "inference_spread?": AMOUNT, "inference_device": str, "inference_batch_size": POSITIVE_COUNT,
+    "training?": TRAINING,
+}  # fmt: skip
 COST = MEASURED | SPEED  # of a trained run; an imported one has no speed
 DATA = {
     "name": str, "classes": COUNT, "sha256": str, "train_images": POSITIVE_COUNT, "labelled_images": COUNT, "val_images": COUNT,

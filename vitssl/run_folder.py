@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from vitssl import run_names
@@ -17,7 +18,7 @@ from vitssl.files import read_json, write_json
 JOB = "job.json"  # the launcher's record of a run: where its source is, what it starts from, the facts about its data
 RUN = "run.yaml"  # all fields of the Run
 EVENTS = "metrics.jsonl"  # a line per event of training, such as the start of an attempt; there once a run has begun to train
-COST = "cost.json"  # MACs, parameters and speed of the network
+COST = "cost.json"  # MACs, parameters and speed of the network, and of its training
 ERRORS = "errors.jsonl"  # the failures of all attempts
 LAST, BEST = "last.pt", "best.pt"  # checkpoints: the newest state, and the best one on the held-out split
 DONE = "done.json"  # of a trained run; written last, as others wait for it
@@ -61,6 +62,16 @@ def fail(folder: Path, message: str) -> None:
 def error_of(folder: Path) -> str | None:
     """Return the message of the last attempt's failure, or None."""
     return read_json(folder / ERROR).get("message")
+
+
+def logged_speeds(events: Iterable[dict[str, Any]]) -> list[float]:
+    """Return the images/s over all processes that the lines of metrics.jsonl name, in their order."""
+    return [event["images_per_s"] for event in events if event["event"] == "train" and "images_per_s" in event]
+
+
+def median_speed(speeds: Sequence[float]) -> float:
+    """Return the median of `logged_speeds` without the first of several: memory is allocated and caches fill in the first steps."""
+    return median(speeds[1:] or speeds)
 
 
 def lost_kwh(events: Sequence[dict[str, Any]], emissions: Sequence[dict[str, Any]]) -> float:

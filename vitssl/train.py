@@ -24,10 +24,10 @@ from vitssl.config import ConfigError, Run
 from vitssl.costs import cost
 from vitssl.data.loading.batch import Batch
 from vitssl.files import full_disk_error, read_json, write_json
-from vitssl.run_folder import COST, DONE, JOB, LAST, RUN, is_trained, to_evaluate
+from vitssl.run_folder import COST, DONE, JOB, LAST, RUN, is_trained, median_speed, to_evaluate
 from vitssl.training import attempt, evaluate, optim, pictures
 from vitssl.training.attempt import Diverged
-from vitssl.training.log import Log, Meter, machine
+from vitssl.training.log import Log, Meter, device_name, machine
 from vitssl.training.stopping import STOPPED, StopRequest
 from vitssl.training.train_state import TrainState, forward_backward, save, set_numerics, start
 from vitssl.words import counted, duration, listed
@@ -253,15 +253,25 @@ def _train(folder: Path, run: Run) -> int:
         finally:
             log.close()
     if done and dist.is_main():
-        _finish(train_state)
+        _finish(train_state, log.speeds)
     return 0 if done else STOPPED
 
 
-def _finish(train_state: TrainState) -> None:
-    """Write what a run leaves besides its weights and its log; ``done.json`` comes last, as others wait for it."""
+def _finish(train_state: TrainState, speeds: list[float]) -> None:
+    """Write what a run leaves besides its weights and its log; ``done.json`` comes last, as others wait for it.
+
+    Args:
+        speeds: the images/s over all processes that were logged.
+    """
     folder, run, index = train_state.folder, train_state.run, train_state.index
     pictures.record_reconstructions(folder, run, train_state.model, index, train_state.split.test, (train_state.mean, train_state.std))
     costs = cost.measure(run, len(index.classes)) | cost.throughput(train_state.model, run, train_state.device)
+    if speeds:
+        costs["training"] = {
+            "images_per_s": median_speed(speeds) / dist.world_size(),
+            "images": train_state.progress.step * run.optim.batch_size,
+            "device": device_name(train_state.device),
+        }
     write_json(folder / COST, costs)
     write_json(folder / DONE, _summary(train_state))
     train_state.saver.finish()

@@ -69,6 +69,18 @@ def test_the_last_batch_begins_no_epoch(trained) -> None:
     assert max(evaluations) == 2.0
 
 
+def test_cost_json_has_the_speed_that_all_attempts_logged(trained) -> None:
+    layers = ({"objectives.classify": {}}, SHORT, {"data.images": {"per_class": 2}, "optim.batch_size": 16})
+    folder, _ = trained(*layers)
+    (folder / "done.json").unlink()
+    trained(*layers)  # which has nothing left to train
+    events = read_events(folder / "metrics.jsonl")
+    speeds = [event["images_per_s"] for event in events if event["event"] == "train"]
+    device = {event["device"] for event in events if event["event"] == "start"}
+    assert len(speeds) == 3 and [event["event"] for event in events].count("start") == 2
+    assert read_json(folder / "cost.json")["training"] == {"images_per_s": sum(speeds[1:]) / 2, "images": 48, "device": device.pop()}
+
+
 # ------------------------------------------------------------------------------------------------------- time that is left
 
 

@@ -23,7 +23,7 @@ from vitssl import __version__, dist
 from vitssl.atomic import write_atomically
 from vitssl.config import dotted
 from vitssl.files import read_events
-from vitssl.run_folder import EVENTS
+from vitssl.run_folder import EVENTS, logged_speeds
 from vitssl.terminal import console
 from vitssl.training import loggers
 from vitssl.words import about, counted, duration
@@ -48,10 +48,12 @@ class Log:
 
     Attributes:
         lost_steps: the number of removed steps, as far as they had been logged.
+        speeds: the images/s of all lines of training, of earlier attempts too.
     """
 
     def __init__(self, folder: Path, step: int, total_steps: int, active: bool, to_evaluate: bool = False, also: Sequence[str] = ()):
         self.active, self.lost_steps = active, 0
+        self.speeds: list[float] = []
         if not active:
             return
         self._path = folder / EVENTS
@@ -61,6 +63,7 @@ class Log:
         self.lost_steps = max((e["step"] - step for e in events if e["event"] == "train" and e["step"] > step), default=0)
         kept = [e for e in events if e["step"] <= last_steps.get(e["event"], step)]
         write_atomically(self._path, "".join(json.dumps(e) + "\n" for e in kept).encode())
+        self.speeds = logged_speeds(kept)
         self._file = self._path.open("a", buffering=1)
         self._loggers = loggers.start(folder, step, also)
         self._sweep, self._begun_s = json.loads(os.environ.get(SWEEP, "{}")), time.time()
@@ -74,7 +77,9 @@ class Log:
         """Append an event, with the present time, to metrics.jsonl; loggers get the floats of training and evaluation events."""
         if not self.active:
             return
-        self._file.write(json.dumps({"event": kind, "step": step, "time": time.time(), **values}) + "\n")
+        line = {"event": kind, "step": step, "time": time.time(), **values}
+        self._file.write(json.dumps(line) + "\n")
+        self.speeds += logged_speeds([line])
         if kind in ("train", "eval"):
             scalars = {f"{kind}/{name.replace('.', '/')}": value for name, value in dotted(values).items() if isinstance(value, float)}
             for logger in self._loggers:
@@ -152,13 +157,17 @@ def _progress_bar(alone: bool) -> Progress:
 
 def machine(device: torch.device) -> dict[str, Any]:
     """Return the device, the host and the versions of packages of this process, for the report's provenance."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_model()
     versions = {package: metadata.version(package) for package in ("torch", "timm", "torchvision", "numpy")}
     return {
-        "device": name,
+        "device": device_name(device),
         "host": socket.gethostname(),
         "versions": {"vitssl": __version__, "python": platform.python_version(), **versions},
     }
+
+
+def device_name(device: torch.device) -> str:
+    """Return the model of a GPU, or of this machine's CPUs and their number."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else _cpu_model()
 
 
 def _cpu_model() -> str:
