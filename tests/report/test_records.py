@@ -251,6 +251,29 @@ def test_what_is_no_file_is_damage_and_nothing_waits_for_it(folder, capsys, file
     assert shown.err.startswith(f"note: {path}: {said}") and "1 unreadable" in shown.out
 
 
+@pytest.mark.usefixtures("with_plots")
+@pytest.mark.parametrize("kept", ["metrics.jsonl", "emissions-0-n1.json", "cost.json"])
+def test_a_begun_run_without_its_fields_is_damage_that_leaves_the_rest_of_the_report(sweep, capsys, kept):
+    """Of its other records one is left. The arms' images differ, so there are learning curves over images, which need a batch's size."""
+    make = {("ssat", 0): {"status": "running", "data": {"train_images": 4000}}}
+    folder = sweep({"scratch": 80.0, "ssat": 85.0}, {"seed": [0, 1]}, columns=None, make=make)
+    begun = folder / "ssat-train-0"
+    (begun / "cost.json").write_bytes((folder / "ssat-train-1" / "cost.json").read_bytes())
+    for name in {"run.yaml", "metrics.jsonl", "emissions-0-n1.json", "cost.json"} - {kept}:
+        (begun / name).unlink()
+    assert cli.main(["report", str(folder)]) == 0
+    shown = capsys.readouterr()
+    assert shown.err.startswith(f"note: {begun / 'run.yaml'}: it is missing although the run has begun; ")
+    assert "3 of 4 runs are done; 1 unreadable" in shown.out
+
+
+def test_imported_weights_without_their_fields_are_damage_too(folder, capsys):
+    rewrite(folder / "scratch-train-0" / "job.json", "imported", value={"file": "x", "layout": "mae", "sha256": "ab" * 32})
+    (folder / "scratch-train-0" / "run.yaml").unlink()
+    assert cli.main(["report", str(folder)]) == 0
+    assert "scratch-train-0/run.yaml: it is missing although the run is done; " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("file", ["job.json", "done.json", "metrics.jsonl", "slurm.json", "error.json"])
 def test_the_status_of_the_others_is_shown(folder, capsys, file):
     (folder / "ssat-train-0" / file).write_text("[]\n")

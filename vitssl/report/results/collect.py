@@ -237,7 +237,7 @@ def read_folder(path: Path, site: Site) -> RunFolder:
         site: the sweep's site, for a run that no launcher has described yet.
 
     Raises:
-        ConfigError: a record is damaged, or missing although the run is done.
+        ConfigError: a record is damaged, or missing although the run has begun or is done.
     """
     job, failure = read_json(path / JOB), read_json(path / ERROR)
     site = fill(Site, job["site"]) if job.get("site") else site
@@ -254,11 +254,11 @@ def read_folder(path: Path, site: Site) -> RunFolder:
     )  # fmt: skip
     if run.done:  # the speed of an imported network is not measured
         check_as(MEASURED if "imported" in job else COST, run.cost, path / run_folder.COST)
-    if run.done and "imported" not in job:
-        if not run.events and (path / EVENTS).exists():
-            raise ConfigError("it has no complete line although the run is done; restore it from a backup", place=str(path / EVENTS))
-        if not run.run:
-            raise ConfigError("it is missing although the run is done; restore it from a backup", place=str(path / RUN))
+    if run.done and "imported" not in job and not run.events and (path / EVENTS).exists():
+        raise ConfigError("it has no complete line although the run is done; restore it from a backup", place=str(path / EVENTS))
+    if not run.run and (run.done or run.cost or run.events or run.emissions):  # tables and plots of such a run need its fields
+        state = "is done" if run.done else "has begun"
+        raise ConfigError(f"it is missing although the run {state}; restore it from a backup", place=str(path / RUN))
     kept.check(path)
     run.status = _status(run)
     return run
