@@ -25,7 +25,7 @@ def pretrained(sweep):
         (row,) = (row for row in grid.rows if row.arm.name == "ssat")
         for i, cell in enumerate(row.cells):
             job = {**cell.last.job, "data": {**cell.last.job["data"], "classes": classes}}
-            base = replace(cell.last, job=job, run={**cell.last.run, "evals": {}})
+            base = replace(cell.last, job=job, run=replace(cell.last.run, evals={}))
             seen = {name: {"eye": {"config": {"type": kind}, "metrics": {"top1": top1[i]}}} for name, top1 in stages.items()}
             cell.stages[:0] = [(name, replace(base, evals=evals)) for name, evals in seen.items()]
         return grid

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from itertools import combinations
@@ -484,9 +483,7 @@ def settings_between_arms(planned: list[Cell]) -> list[str]:
 
 
 def read(name: str, run: Run) -> RunFolder:
-    folder = RunFolder(Path(name), "done")
-    folder.__dict__["run"] = dataclasses.asdict(run)
-    return folder
+    return RunFolder(Path(name), "done", run=run)
 
 
 def test_what_held_out_images_select_is_named(sweep):

@@ -230,6 +230,6 @@ def test_curves_are_over_images_where_an_epoch_is_of_more_of_them_in_one_arm(swe
     made = curves.over_images(grid)
     assert made is not None and made[1].axes[0].get_xlabel() == "thousand images seen, over all stages"
     steps = {row.arm.name: [event["step"] for event in row.cells[0].last.events_of("train")] for row in grid.rows}
-    batch = grid.rows[0].cells[0].last.run["optim"]["batch_size"]
+    batch = grid.rows[0].cells[0].last.run.optim.batch_size
     drawn = [list(line.get_xdata()) for axis in made[1].axes for line in axis.lines if len(line.get_xdata()) == len(steps["ssat"])]
     assert [step * batch / 1000 for step in steps["ssat"]] in drawn

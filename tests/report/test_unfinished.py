@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.report.test_evaluations import predictions
+from vitssl.config.objectives.classify import HeadConfig
 from vitssl.report.findings.sentences import findings, sentences
 from vitssl.report.findings.unfinished import sentence
 from vitssl.report.results.collect import collect
@@ -69,11 +70,11 @@ def test_labels_that_were_not_learned_are_told_from_chance(ending):
     said = "The classification loss ended high: ssat (2.00, chance 2.30). Longer training may change the ranking."
     assert sentence(grid) == said
     for cell in grid.rows[1].cells:
-        cell.last.run["objectives"]["classify"] = {"extra_heads": [{"pool": "mean"}, {"pool": "cls"}]}
+        cell.last.run.objectives.classify.extra_heads = [HeadConfig(pool="mean"), HeadConfig(pool="cls")]
     assert sentence(grid) == "", "the losses of three heads are summed, and chance has 6.91"
     for cell in grid.rows[1].cells:
-        cell.last.run["objectives"]["classify"] = {}
-        cell.last.run["backbone"]["frozen"] = True
+        cell.last.run.objectives.classify.extra_heads = []
+        cell.last.run.backbone.frozen = True
     assert sentence(grid) == "", "a probe learns what its features have"
 
 

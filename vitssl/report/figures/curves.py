@@ -27,7 +27,7 @@ def over_epochs(grid: Grid) -> Plot | None:
     """Draw the learning curves over epochs; None if nothing was logged."""
 
     def places(run: RunFolder) -> tuple[dict[int, float], float]:
-        return {event["step"]: event["epoch"] for event in run.events if "epoch" in event}, run.run["loop"]["epochs"] if run.run else 0.0
+        return {event["step"]: event["epoch"] for event in run.events if "epoch" in event}, run.run.loop.epochs if run.run else 0.0
 
     return _draw(grid, "epoch", places)
 
@@ -42,7 +42,7 @@ def over_images(grid: Grid) -> Plot | None:
         return None
 
     def places(run: RunFolder) -> tuple[dict[int, float], float]:
-        seen = {event["step"]: event["step"] * run.run["optim"]["batch_size"] / 1000 for event in run.events}
+        seen = {event["step"]: event["step"] * run.run.optim.batch_size / 1000 for event in run.events}
         return seen, (planned(run) or (0.0, 0.0))[1] / 1000
 
     return _draw(grid, "thousand images seen", places)

@@ -158,7 +158,7 @@ def _equal_costs(grid: Grid) -> str:
         if spent := macs(done):
             by_column.setdefault(column, {})[row.arm.name] = spent
     spread = [costs for costs in by_column.values() if max(costs.values()) > UNEQUAL * min(costs.values())]
-    by_steps = any(run.run.get("loop", {}).get("max_steps") is not None for run in grid.sweep.runs.values())
+    by_steps = any(run.run and run.run.loop.max_steps is not None for run in grid.sweep.runs.values())
     if equal["all"] or not spread or by_steps:
         return ""
     same = f"{{equalize: macs, equal_to: {max(spread[0], key=spread[0].__getitem__)}}}"

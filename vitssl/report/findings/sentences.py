@@ -105,15 +105,15 @@ def _one_draw(grid: Grid) -> str:
     With folds, it says how these were made and tested.
     """
     if grid.folds:
-        tested = {cell.last.run["seed"] % grid.folds for cell in grid.done}
+        tested = {cell.last.run.seed % grid.folds for cell in grid.done}
         trains = f"each seed trains on all folds but the one it is tested on ({len(tested)} of {grid.folds} tested so far)"
         grouped = all((cell.last.job.get("data") or {}).get("groups") for cell in grid.done)
         how = " by groups of images that belong together" * grouped
         return f"Cross-validation{how}: {trains}. Near-duplicates between folds were not searched for."
     runs = [run.run for run in grid.sweep.runs.values() if run.run]
     for name in ("labels", "images"):
-        subsets = [run["data"][name] for run in runs if run["data"][name] is not None]
-        drawn = [s["seed"] for s in subsets if s["seed"] is not None and s["fraction"] != 1 and not s.get("redraw")]
+        subsets = [subset for run in runs if (subset := getattr(run.data, name)) is not None]
+        drawn = [subset.seed for subset in subsets if subset.seed is not None and subset.fraction != 1 and not subset.redraw]
         if len({cell.axes.get(SEED) for cell in grid.sweep.cells}) > 1 and len(set(drawn)) == 1:
             covered = f"data.{name}.redraw=true draws anew for each seed, and the intervals then cover the draw"
             return f"All seeds train on the same draw of {name} (data.{name}.seed), so the intervals do not cover its effect; {covered}."

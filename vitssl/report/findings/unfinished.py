@@ -73,9 +73,9 @@ def _unlearned(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
     runs = [cell.last for cell in done if cell.last.job.get("data", {}).get("classes")]
     logged = [[event["terms"][CLASSIFY] for event in run.events_of("train") if CLASSIFY in event["terms"]] for run in runs]
     ends = [losses[-1] for losses in logged if losses]
-    if not ends or any(run.run["backbone"]["frozen"] for run in runs):
+    if not ends or any(run.run.backbone.frozen for run in runs):
         return ""
-    heads = 1 + len(runs[0].run["objectives"][CLASSIFY].get("extra_heads") or [])
+    heads = 1 + len(runs[0].run.objectives.classify.extra_heads)
     chance = heads * log(runs[0].job["data"]["classes"])
     return f"{mean(ends):.2f}, chance {chance:.2f}" if mean(ends) >= UNLEARNED * chance else ""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
-from vitssl.config import Optim, Site, scaled_lr
+from vitssl.config import Site, Views, active, scaled_lr
 from vitssl.config.evals import METRICS, measured_by, metric_of, metric_parts
 from vitssl.report.results.collect import Cell, RunFolder, Sweep, add, collect, read_folder
 from vitssl.report.results.energy import tracked
@@ -72,10 +72,9 @@ def _chain(cell: Cell, folder: Path) -> list[tuple[str, RunFolder]]:
 
 
 def _network(run: RunFolder, classifier: bool) -> str:
-    backbone, px = run.run["backbone"], run.run["data"]["image_size"]
     kind = "A classifier" if classifier else "A backbone without a classifier"
     cost = run.cost
-    size = f"{kind}: {backbone.get('timm_model') or backbone['name']} for images of {px} px"
+    size = f"{kind}: {run.run.backbone.network} for images of {run.run.data.image_size} px"
     if cost:
         size += (
             f", {quantity(cost['params_inference'] / 1e6, 'M')} parameters and {quantity(cost['macs_inference'] / 1e9, 'GMACs')} an image"
@@ -100,23 +99,22 @@ def _data(stages: list[tuple[str, RunFolder]]) -> list[str]:
 def _recipe(name: str, run: RunFolder) -> str:
     if "imported" in run.job:
         return f"- {name}: none; the weights are as they were imported"
-    fields, objectives = run.run, {key: value for key, value in run.run["objectives"].items() if value is not None}
-    optim, loop = Optim(**fields["optim"]), fields["loop"]
-    goals = " + ".join(f"{value['weight']:g} {key}" if len(objectives) > 1 else key for key, value in objectives.items())
-    rate = f"learning rate {scaled_lr(optim, optim.lr):.3g} after a warm-up of {counted(loop['warmup_epochs'], 'epoch')}, {optim.schedule}"
+    optim, loop, objectives = run.run.optim, run.run.loop, active(run.run.objectives)
+    goals = " + ".join(f"{objective.weight:g} {key}" if len(objectives) > 1 else key for key, objective in objectives.items())
+    rate = f"learning rate {scaled_lr(optim, optim.lr):.3g} after a warm-up of {counted(loop.warmup_epochs, 'epoch')}, {optim.schedule}"
     decay = f"weight decay {optim.weight_decay:g}" + (f" to {optim.weight_decay_end:g}" if optim.weight_decay_end is not None else "")
-    steps = f"{counted(loop['epochs'], 'epoch')} of batch {optim.batch_size}, {optim.name}, {rate}, {decay}, {loop['precision']}"
-    return f"- {name}: {goals}; {steps}; seed {fields['seed']}\n  - views: {_views(fields['data']['views'])}"
+    steps = f"{counted(loop.epochs, 'epoch')} of batch {optim.batch_size}, {optim.name}, {rate}, {decay}, {loop.precision}"
+    return f"- {name}: {goals}; {steps}; seed {run.run.seed}\n  - views: {_views(run.run.data.views)}"
 
 
-def _views(views: dict[str, Any]) -> str:
+def _views(views: Views) -> str:
     """Describe what each view does to an image, by the fields that are set."""
     shown = []
-    for name, view in views.items():
-        if view is not None:
-            active = {key: value for key, value in view.items() if key in ("scale", "hflip", "auto_augment", "color") and value}
-            active |= {key: view[key] for key in ("erasing_prob", "mixup_alpha", "cutmix_alpha") if view[key]}
-            shown.append(f"{name} {view['crop']} " + " ".join(f"{key}={json.dumps(value)}" for key, value in active.items()))
+    for name, view in views.enabled().items():
+        fields = asdict(view)
+        set_fields = {key: value for key, value in fields.items() if key in ("scale", "hflip", "auto_augment", "color") and value}
+        set_fields |= {key: fields[key] for key in ("erasing_prob", "mixup_alpha", "cutmix_alpha") if fields[key]}
+        shown.append(f"{name} {view.crop} " + " ".join(f"{key}={json.dumps(value)}" for key, value in set_fields.items()))
     return "; ".join(shown)
 
 
@@ -168,9 +166,9 @@ def _cost(stages: list[tuple[str, RunFolder]], sweep: Sweep | None) -> list[str]
 
 
 def _usage(run: RunFolder, classifier: bool) -> str:
-    px = run.run["data"]["image_size"]
+    px = run.run.data.image_size
     gives = "logits (B, K), whose classes are label_names of config.json" if classifier else "features"
-    first = shrunk(run.run["data"]["cache_px"])
+    first = shrunk(run.run.data.cache_px)
     code = [
         "import timm, torch", "model = timm.create_model('local-dir:FOLDER', pretrained=True).eval()  # that of this card",
         "data = timm.data.resolve_model_data_config(model)",

@@ -42,7 +42,7 @@ def chosen_metric(grid: Grid) -> str:
 
 def chosen_by(grid: Grid) -> str:
     """Return the metric by which held-out images chose the epochs, to be put behind a word (`` by macro F1``); empty for top-1."""
-    names = [metric_of(key).name for key in sorted({cell.last.run["data"]["val_metric"] for cell in _choosing(grid)})]
+    names = [metric_of(key).name for key in sorted({cell.last.run.data.val_metric for cell in _choosing(grid)})]
     return "" if names in ([], ["top-1"]) else f" by {listed(names)}"
 
 

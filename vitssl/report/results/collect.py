@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from vitssl import run_folder, sweep_folder
-from vitssl.config import ConfigError, Site, fill, load
+from vitssl.config import ConfigError, Run, Site, dotted, fill, load
 from vitssl.config.evals import pending
 from vitssl.costs.emissions import grid_name, intensity_kg_per_kwh, names_grid
 from vitssl.files import read_events, read_json
@@ -62,7 +62,7 @@ class RunFolder:
     path: Path
     status: str  # done, failed, running, stopped (to be continued), interrupted (killed), waiting, unreadable (a damaged record)
     error: str = ""  # why it failed, or which record is damaged
-    run: dict[str, Any] = field(default_factory=dict)  # run.yaml with every default explicit; empty if there is none
+    run: Run | None = None  # run.yaml, where missing fields have their defaults; None if there is none
     job: dict[str, Any] = field(default_factory=dict)
     cost: dict[str, Any] = field(default_factory=dict)  # cost.json
     done: dict[str, Any] = field(default_factory=dict)
@@ -74,6 +74,11 @@ class RunFolder:
     spent: dict[str, float] = field(default_factory=dict)  # the costs of SUMMED over all attempts and nodes
     site: Site = field(default_factory=Site)
     converted: bool = False  # whether its emissions were recomputed for the grid that a later command named
+
+    @cached_property
+    def run_fields(self) -> dict[str, Any]:
+        """The fields of the Run by their dotted names, with every default explicit, for comparisons; empty if there is no Run."""
+        return dotted(asdict(self.run)) if self.run else {}
 
     def metrics(self, evaluator: str) -> dict[str, float]:
         """Return the final metrics of a built-in evaluator (test, val, test_ema, ...) or a configured one; empty if there are none."""
@@ -248,7 +253,7 @@ def read_folder(path: Path, site: Site) -> RunFolder:
     run = RunFolder(
         path, "waiting", error=printable(failure.get("message", "")), job=job, cost=read_json(path / run_folder.COST),
         done=read_json(path / DONE), evals={name: entry for name, entry in evals.items() if name not in outdated},
-        run=asdict(configured) if configured else {},
+        run=configured,
         events=read_events(path / EVENTS), emissions=emissions, spent=spent(emissions, site), site=site,
         failures=[*read_events(path / ERRORS), *([failure] if failure else [])],
     )  # fmt: skip

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from vitssl.config.evals import evals_of
 from vitssl.report.results.collect import Cell
 
 
 def folds_of(cells: Iterable[Cell]) -> int | None:
     """Return the smallest number of folds of runs that are all tested on a fold; None if a run is not."""
-    counts = {cell.last.run["data"]["folds"] for cell in cells}
+    counts = {cell.last.run.data.folds for cell in cells}
     return None if None in counts else min(counts, default=None)
 
 
@@ -23,5 +24,5 @@ def overlap_of(cells: Iterable[Cell]) -> float:
 
 def of_folds(evaluator: str, cells: Iterable[Cell]) -> bool:
     """Whether an evaluator looks at the run's own test images, rather than at those of other shards or another split."""
-    fields = [(cell.last.run.get("evals") or {}).get(evaluator) or {} for cell in cells]
-    return all(config.get("shards") is None and config.get("split", "test") == "test" for config in fields)
+    configs = [evals_of(cell.last.run).get(evaluator) for cell in cells]
+    return all(config is None or (config.shards is None and config.split == "test") for config in configs)

@@ -30,7 +30,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from vitssl.config import Run, checkpoint_fields, dotted
+from vitssl.config import Run, checkpoint_fields
 from vitssl.config.fields import fields_of
 from vitssl.report.results.collect import Cell, Sweep
 
@@ -111,7 +111,7 @@ def _defining(cell: Cell, stage: int) -> dict[str, Any]:
     """
     own_stages = {name for name, _ in cell.stages} | {run.path.name for _, run in cell.stages}
     weights = checkpoint_fields(Run)
-    run_fields = dotted(cell.stages[stage][1].run)
+    run_fields = cell.stages[stage][1].run_fields
     fields = {name: value for name, value in run_fields.items() if not (without_influence(name) or OTHER_DRAW.search(name))}
     return {name: value for name, value in fields.items() if not (name in weights and value is not None and Path(value).name in own_stages)}
 

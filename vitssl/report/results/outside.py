@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from vitssl.config import Run, checkpoint_fields, dotted
+from vitssl.config import checkpoints
 from vitssl.files import read_json
 from vitssl.report.results.collect import RunFolder, Sweep, add
 from vitssl.report.units import quantity
@@ -18,8 +18,8 @@ def origins(run: RunFolder) -> list[str]:
     """Return the names of what a run starts from outside its own arm: imported files, and other runs."""
     if imported := run.job.get("imported"):
         return [_imported(imported)]
-    own_stages, fields = {Path(parent).name for parent in run.job.get("parents", [])}, dotted(run.run)
-    starts = [Path(fields[name]) for name in checkpoint_fields(Run) if fields.get(name)]
+    own_stages = {Path(parent).name for parent in run.job.get("parents", [])}
+    starts = [Path(start) for start in checkpoints(run.run).values() if start] if run.run else []
     return [_named(start) for start in dict.fromkeys(starts) if start.name not in own_stages]
 
 

@@ -10,9 +10,9 @@ and the report shows ``20 + 10`` epochs and 30,000 images seen.
 
 from __future__ import annotations
 
-from math import ceil
 from typing import Any
 
+from vitssl.config import total_steps
 from vitssl.report.results.collect import Cell, RunFolder
 from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row
@@ -26,7 +26,7 @@ CLASSIFY = "classify"
 
 def training_macs(cell: Cell) -> float:
     """Return the exact multiply-adds of all training steps of a finished model: all stages, forward and backward."""
-    return sum(run.cost["macs_train_step"] * run.done["step"] * run.run["optim"]["batch_size"] for _, run in cell.stages)
+    return sum(run.cost["macs_train_step"] * run.done["step"] * run.run.optim.batch_size for _, run in cell.stages)
 
 
 def plan(row: Row, column: Any) -> Plan | None:
@@ -40,11 +40,9 @@ def planned(run: RunFolder) -> tuple[float, float] | None:
     """Return the epochs of a run and all images seen, of which the last batch may reach into another epoch; None if not known."""
     if not run.run or "data" not in run.job:
         return None
-    loop, images, batch = run.run["loop"], run.job["data"]["train_images"], run.run["optim"]["batch_size"]
-    steps = ceil(round(loop["epochs"] * images / batch, 6))
-    if loop["max_steps"] is not None and loop["max_steps"] < steps:
-        return loop["max_steps"] * batch / images, loop["max_steps"] * batch
-    return loop["epochs"], steps * batch
+    images = run.job["data"]["train_images"]
+    seen = total_steps(run.run, images) * run.run.optim.batch_size
+    return min(run.run.loop.epochs, seen / images), seen
 
 
 def epochs(stages: Plan) -> str:
@@ -99,8 +97,8 @@ def _learned(row: Row, column: Any) -> tuple[int, int] | None:
     runs = [run for _, run in cells[0].stages] if (cells := row.candidates(column)) else []
     if not runs or not all(run.run and "data" in run.job for run in runs):
         return None
-    labelled = max((run.job["data"]["labelled_images"] for run in runs if run.run["objectives"].get(CLASSIFY) is not None), default=0)
-    if not labelled or len({(run.job["data"]["sha256"], str(run.run["data"]["images"])) for run in runs}) > 1:
+    labelled = max((run.job["data"]["labelled_images"] for run in runs if run.run.objectives.classify is not None), default=0)
+    if not labelled or len({(run.job["data"]["sha256"], str(run.run.data.images)) for run in runs}) > 1:
         return None
     return labelled, max(0, max(run.job["data"]["train_images"] for run in runs) - labelled)
 

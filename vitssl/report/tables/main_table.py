@@ -10,7 +10,7 @@ from functools import partial
 from statistics import mean
 from typing import Any
 
-from vitssl.config import ConfigError
+from vitssl.config import ConfigError, active
 from vitssl.config.base import closest
 from vitssl.config.evals import VAL_COUNTERPARTS
 from vitssl.report.results import costs, outside, schedule
@@ -264,7 +264,7 @@ def _trained_by(grid: Grid) -> str:
     rows: dict[str, list[str]] = {}
     for row in grid.rows:
         for cell in row.cells[:1]:
-            stages = [[name for name, fields in (run.run.get("objectives") or {}).items() if fields is not None] for _, run in cell.stages]
+            stages = [[*active(run.run.objectives)] if run.run else [] for _, run in cell.stages]
             rows.setdefault(", then ".join(" + ".join(stage) or "(not known)" for stage in stages), []).append(grid.label(row))
     rows.pop("(not known)", None)
     texts = "; ".join(f"{' and '.join(names)}: {objectives}" for objectives, names in rows.items())

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from vitssl.config import Optim, Run, checkpoint_fields, dotted, scaled_lr
+from vitssl.config import Run, checkpoint_fields, scaled_lr
 from vitssl.report.results.collect import RunFolder
 from vitssl.report.results.energy import CPU_POWER, intensities
 from vitssl.report.results.grid import SEED, Grid
@@ -36,7 +36,7 @@ def settings(grid: Grid) -> tuple[Table | None, dict[str, str]]:
     by_stage = stages(grid)
     if not by_stage:
         return None, {}
-    fields = {name: {column: dotted(run.run) for column, run in runs.items()} for name, runs in by_stage.items()}
+    fields = {name: {column: run.run_fields for column, run in runs.items()} for name, runs in by_stage.items()}
     names = dict.fromkeys(k for flats in fields.values() for f in flats.values() for k in f)
     keys = [k for k in names if k not in LEFT_OUT and not k.startswith("evals")]  # evaluators' fields are shown beside their results
     # a value that is off in one stage may be a whole group of fields in another
@@ -107,7 +107,7 @@ def _part(name: str, fields: Any) -> str:
 
 def _batch(run: RunFolder) -> str:
     """Return the images per optimiser step, and how they were spread over processes and slices."""
-    size, starts = run.run["optim"]["batch_size"], run.events_of("start")
+    size, starts = run.run.optim.batch_size, run.events_of("start")
     if not starts:
         return f"{size}"
     ranks, slices = starts[-1]["world_size"], starts[-1].get("accumulate", 1)
@@ -116,7 +116,7 @@ def _batch(run: RunFolder) -> str:
 
 
 def _rate(run: RunFolder) -> str:
-    optim = Optim(**run.run["optim"])
+    optim = run.run.optim
     return f"{scaled_lr(optim, optim.lr):.3g} ({optim.lr:g}, {optim.lr_rule})"
 
 
