@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 
 import pytest
 
 from vitssl import report
-from vitssl.report.results.collect import collect
+from vitssl.report.findings.sentences import findings
+from vitssl.report.results.collect import Cell, collect
 from vitssl.report.results.grid import lay_out
 
 AXIS = "objectives.mae.mask_ratio"
@@ -65,3 +67,25 @@ def test_the_values_of_a_single_arm_are_compared_with_its_first(sweep) -> None:
     assert [gap and gap.mean for gap in gaps] == [None, pytest.approx(-1), pytest.approx(1)]
     text = report.write(made).read_text()
     assert "against mask_ratio 0.5" in text and "-1.00 in each seed" in text.replace("\N{MINUS SIGN}", "-")
+
+
+def test_a_copy_with_other_rows_has_ranks_of_its_own(sweep) -> None:
+    """Of three seeds of an arm the third one is missing: without it the other two have three seeds in common."""
+    make = {("ssat_b", 2): {"status": "failed"}}
+    arms = {"scratch": lambda at: 80.0 + at["seed"], "ssat": lambda at: 82.0 + at["seed"], "ssat_b": lambda at: 84.0 + at["seed"]}
+    grid = lay_out(collect(sweep(arms, {"seed": [0, 1, 2]}, columns=None, make=make)))
+    first, second, third = grid.rows
+    assert grid.ranking(None) == [third, second, first] and grid.seeds_of_all(None) == {0, 1}
+    copy = dataclasses.replace(grid, rows=[first, second])
+    assert copy.ranking(None) == [second, first] and copy.seeds_of_all(None) == {0, 1, 2}
+    assert grid.ranking(None) == [third, second, first] and grid.seeds_of_all(None) == {0, 1}
+
+
+def test_scores_are_read_once_for_each_pair_of_rows_and_not_for_each_question(sweep, monkeypatch) -> None:
+    """Of eight arms there are 28 pairs, of two times three seeds; rows, ranks and other sentences add about as many again."""
+    arms = {f"scratch_{i}": lambda at, i=i: 80.0 + i + at["seed"] for i in range(8)}
+    grid = lay_out(collect(sweep(arms, {"seed": [0, 1, 2]}, columns=None, baseline="scratch_0")))
+    reads, read = [], Cell.result
+    monkeypatch.setattr(Cell, "result", lambda cell, *reading: reads.append(reading) or read(cell, *reading))
+    findings(grid)
+    assert len(reads) < 3 * 28 * 2 * 3

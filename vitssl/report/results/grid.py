@@ -11,12 +11,13 @@ Example: of the rows "scratch, depth 6", "scratch, depth 12", "ssat, depth 6" an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, wraps
 from math import isfinite
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, TypeVar
 
 from vitssl.config.evals import VAL_COUNTERPARTS, Metric, measured_by, metric_parts
 from vitssl.report.results.collect import Cell, Sweep
@@ -30,16 +31,33 @@ from vitssl.run_folder import predictions_of
 from vitssl.words import listed
 
 Reading = tuple[str, str]  # the name of an evaluator, and the key of its metric
+Result = TypeVar("Result")
 SEED = "seed"
 MOST_FIELDS = 3  # the most fields that a sentence names
+
+
+def keep_result(method: Callable[..., Result]) -> Callable[..., Result]:
+    """Make a method of a Grid return the same result, which callers must not change, for the same arguments.
+
+    Sentences and tables ask for the same ranks and gaps again and again, and those of many rows take long. Once a Grid is laid out, neither
+    it nor its runs change.
+    """
+
+    @wraps(method)
+    def find_result(grid: Grid, *arguments: Any, **options: Any) -> Result:
+        key = (method.__name__, arguments, tuple(options.items()))
+        if key not in grid.results:
+            grid.results[key] = method(grid, *arguments, **options)
+        return grid.results[key]
+
+    return find_result
 
 
 @dataclass(eq=False)
 class Grid(Layout):
     """The rows and columns of a sweep with their scores, and what can be said of the differences between them."""
 
-    # cache of `gap`: sentences and tables ask for the same gaps again and again, and those of all pairs of many rows take long
-    gaps: dict[tuple[Row, Row, Any, Any, Reading | None], Difference | None] = field(default_factory=dict, init=False)
+    results: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False)  # of methods with `keep_result`; a copy has none
 
     @property
     def metric(self) -> tuple[str, str]:
@@ -61,6 +79,7 @@ class Grid(Layout):
         """The unit of a difference, to be put behind its figure."""
         return " points" if self.measured.unit == "%" else ""
 
+    @keep_result
     def scores(self, row: Row, column: Any, evaluator: str | None = None, metric: str | None = None) -> dict[Any, float]:
         """Return the metric of the finished cells by seed. ``evaluator`` and ``metric`` are the sweep's by default."""
         default_evaluator, default_metric = self.metric
@@ -77,6 +96,7 @@ class Grid(Layout):
         own, common = self.scores(row, column), self.seeds_of_all(column)
         return {seed: value for seed, value in own.items() if seed in common}
 
+    @keep_result
     def seeds_of_all(self, column: Any) -> set[Any]:
         """Return the seeds for which every row of a column has a score; rows without any score do not count."""
         seeds = [set(by_seed) for row in self.rows if (by_seed := self.scores(row, column))]
@@ -124,6 +144,7 @@ class Grid(Layout):
         """
         return [] if self.unselected_axes or self.rivals(column) else self._ranked(column)
 
+    @keep_result
     def _ranked(self, column: Any) -> list[Row]:
         """Return the rows from the best mean to the worst, even if the test images would choose hyper-parameters."""
         compared = [(row, by_seed) for row in self.rows if (by_seed := self.ranking_scores(row, column))]
@@ -132,12 +153,14 @@ class Grid(Layout):
             return []
         return [row for row, _ in sorted(scored, key=lambda pair: mean(pair[1].values()), reverse=not self.measured.lower_is_better)]
 
+    @keep_result
     def rivals(self, column: Any) -> list[Row]:
         """Return the row of the best mean and those that differ from it in hyper-parameters alone; empty if no row does."""
         ranked = self._ranked(column)
         others = self.settings_of(ranked[0], column) if ranked else []
         return [row for row in self.rows if row is ranked[0] or row in others] if others else []
 
+    @keep_result
     def settings_of(self, row: Row, column: Any) -> list[Row]:
         """Return the ranked rows that differ from ``row`` in hyper-parameters alone."""
         return [other for other in self._ranked(column) if is_setting(self.differing_fields(row, other, column))]
@@ -198,6 +221,7 @@ class Grid(Layout):
         base = self.baseline(row)
         return self.gap(row, base, column) if base else None
 
+    @keep_result
     def gap(self, one: Row, other: Row, column: Any, other_column: Any = None, reading: Reading | None = None) -> Difference | None:
         """Return the difference ``one`` minus ``other``; None if one of them has no score.
 
@@ -207,16 +231,12 @@ class Grid(Layout):
             other_column: the column of ``other``, if it is not the same.
             reading: the evaluator and metric, if they are not the sweep's.
         """
-        key = (one, other, column, other_column, reading)
-        if key not in self.gaps:
-            self.gaps[key] = self._gap(one, other, (column, column if other_column is None else other_column), reading or self.metric)
-        return self.gaps[key]
-
-    def _gap(self, one: Row, other: Row, columns: tuple[Any, Any], reading: Reading) -> Difference | None:
-        scores = [self.scores(row, column, *reading) for row, column in zip((one, other), columns, strict=True)]
-        cells = [cell for row, column in zip((one, other), columns, strict=True) for cell in row.finished(column)]
+        reading = reading or self.metric
+        places = ((one, column), (other, column if other_column is None else other_column))
+        scores = [self.scores(*place, *reading) for place in places]
+        cells = [cell for row, its_column in places for cell in row.finished(its_column)]
         gap, common = difference(*scores, overlap_of(cells)), scores[0].keys() & scores[1].keys()
-        files = [self._predictions(row, column, common, reading) for row, column in zip((one, other), columns, strict=True)]
+        files = [self._predictions(*place, common, reading) for place in places]
         return gap if files[0] == files[1] else _with_image_errors(gap, cells, files, reading)  # two rows may be the same runs
 
     def above(self, row: Row, column: Any, level: float) -> Difference | None:

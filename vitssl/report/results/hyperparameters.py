@@ -112,8 +112,14 @@ def _defining(cell: Cell, stage: int) -> dict[str, Any]:
     own_stages = {name for name, _ in cell.stages} | {run.path.name for _, run in cell.stages}
     weights = checkpoint_fields(Run)
     run_fields = cell.stages[stage][1].run_fields
-    fields = {name: value for name, value in run_fields.items() if not (without_influence(name) or OTHER_DRAW.search(name))}
+    fields = {name: value for name, value in run_fields.items() if not _is_ignored(name)}
     return {name: value for name, value in fields.items() if not (name in weights and value is not None and Path(value).name in own_stages)}
+
+
+@cache
+def _is_ignored(name: str) -> bool:
+    """Whether a field is one without influence on the result, or one that draws the same data differently."""
+    return without_influence(name) or OTHER_DRAW.search(name) is not None
 
 
 @cache
