@@ -63,7 +63,7 @@ ALLOWED = {
     "analysis": CORE | {"paths", "report", "trained"},
     "weights": CORE | MIDDLE | {"report", "trained", "words"},
     "bench": CORE | MIDDLE | {"train", "training.memory", "training.passes", "training.train_state", "views"},
-    "report": {"config", "files", "records", "run_folder", "sweep_folder", "terminal", "version", "words"} | ENERGY,
+    "report": {"atomic", "config", "files", "records", "run_folder", "sweep_folder", "terminal", "version", "words"} | ENERGY,
     "words": set(),
     "terminal": {"words"},
     "arguments": {"config", "files", "words"},

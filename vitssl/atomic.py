@@ -35,6 +35,11 @@ def write_atomically(path: Path, content: bytes | memoryview) -> None:
         temporary.write_bytes(content)
 
 
+def write_text_atomically(path: Path, text: str) -> None:
+    """Write ``text`` as UTF-8, whatever the locale; the names of files in it that are not UTF-8 keep their bytes."""
+    write_atomically(path, text.encode("utf-8", "surrogateescape"))
+
+
 def move(temporary: Path, path: Path) -> None:
     """Rename a file whose content is on the disk, and make sure that its new name is on the disk too."""
     os.rename(temporary, path)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -12,15 +14,17 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
-from vitssl import cli, report
-from vitssl.report.figures import plots
+from vitssl import atomic, cli, report
+from vitssl.report.figures import plots, style
 from vitssl.report.pages.sections import compared_text
 from vitssl.report.results.collect import collect
 from vitssl.report.results.grid import lay_out
 from vitssl.report.table import DASH
 from vitssl.report.tables import details, evaluations, spending
 
+ROOT = Path(__file__).parents[2]
 VOID = {"input", "meta", "br", "path", "use", "wbr"}
 
 
@@ -70,6 +74,61 @@ def test_writing_twice_gives_the_same(sweep):
     first = {p.name: p.read_bytes() for p in report.write(folder).parent.iterdir()}
     second = {p.name: p.read_bytes() for p in report.write(folder).parent.iterdir()}
     assert first == second
+
+
+def test_a_report_is_utf_8_whatever_the_locale(sweep):
+    """Arms and figures have other characters than ASCII's; so has every spread over seeds (±)."""
+    arms = [{"name": "scratch", "row": "Ohne Größe"}, {"name": "ssat", "row": "Größe"}]
+    folder = sweep({"scratch": 80.0, "ssat": 90.0}, {"seed": [0, 1]}, columns=None, arms=arms)
+    first = {path.name: path.read_bytes() for path in report.write(folder).parent.iterdir()}
+    assert "±".encode() in first["report.md"] and "Größe".encode() in first["accuracy_vs_macs.svg"]
+    writing = "from vitssl import report; from vitssl.report.figures import style; style.FILES = {}; report.write(sys.argv[1])"
+    code = f"import locale, sys; assert 'ANSI' in locale.getpreferredencoding(False); {writing}"
+    ascii_alone = {name: value for name, value in os.environ.items() if name not in ("LC_CTYPE", "PYTHONIOENCODING")}
+    ascii_alone |= {"LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code, folder], env=ascii_alone, check=True)
+    assert first == {path.name: path.read_bytes() for path in (folder / "report").iterdir()}
+
+
+@pytest.mark.usefixtures("without_plots")
+def test_of_a_folder_whose_name_is_not_utf_8_a_report_has_the_bytes(sweep):
+    page = report.write(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, name=os.fsdecode(b"caf\xe9/study")))
+    for name in ("report.html", "report.md"):
+        assert b"/caf\xe9/study" in (page.parent / name).read_bytes()
+
+
+def fill_disk(monkeypatch, name: str) -> None:
+    """The disk is full when the file of this name is written, which is complete only once it has been moved to its place."""
+
+    def move(temporary: Path, path: Path, move=atomic.move) -> None:
+        if path.name == name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        move(temporary, path)
+
+    monkeypatch.setattr(atomic, "move", move)
+
+
+@pytest.mark.usefixtures("without_plots")
+@pytest.mark.parametrize("name", ["report.html", "report.md", "table.csv", "seeds.csv", "differences.csv", "table.tex", "energy.tex"])
+def test_on_a_full_disk_the_former_file_of_a_report_is_left(sweep, monkeypatch, name):
+    folder = sweep({"scratch": 80.0}, {"seed": [0]}, columns=None)
+    path = report.write(folder).with_name(name)
+    path.write_text("former")
+    fill_disk(monkeypatch, name)
+    with pytest.raises(OSError, match="No space left"):
+        report.write(folder)
+    assert path.read_text() == "former" and not list(path.parent.glob(".*"))
+
+
+@pytest.mark.parametrize("kind", style.KINDS)
+def test_on_a_full_disk_the_former_file_of_a_figure_is_left(tmp_path, figures_for_pages, monkeypatch, kind):
+    monkeypatch.setattr(style, "FILES", figures_for_pages)
+    path = tmp_path / f"plot.{kind}"
+    path.write_text("former")
+    fill_disk(monkeypatch, path.name)
+    with pytest.raises(OSError, match="No space left"):
+        style.save(Figure(), tmp_path / "plot")
+    assert path.read_text() == "former" and not list(tmp_path.glob(".*"))
 
 
 def test_names_are_escaped(sweep):

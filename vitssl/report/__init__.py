@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from vitssl.atomic import write_text_atomically
 from vitssl.config import ConfigError
 from vitssl.report.figures import analyses, plots, style
 from vitssl.report.findings.sentences import further, headlines, progress, sentences
@@ -41,7 +42,7 @@ def write(sweep: str | Path | Grid, columns: list[str] | None = None) -> Path:
 
     The files are report.html, report.md, table.csv, differences.csv, seeds.csv, table.tex, energy.tex, and every plot as SVG, PNG and PDF.
     This works at any time, also if the sweep is half finished or has not begun. A run with a damaged record is listed in the report and
-    named on stderr; everything else is still made.
+    named on stderr; everything else is still made. Each file replaces that of an earlier report once it is complete.
 
     Args:
         sweep: the sweep's folder, or what `read` returned for it.
@@ -64,13 +65,17 @@ def write(sweep: str | Path | Grid, columns: list[str] | None = None) -> Path:
         if _is_ours(figure.stem) and not any(figure.stem in figures for figures in drawn):
             figure.unlink()  # left by an earlier report
     report = Report(laid_out, *(_saved(figures, folder) for figures in drawn), columns)
-    (folder / "report.md").write_text(markdown.markdown(report))
-    (folder / "table.csv").write_text(spreadsheet.numbers(laid_out))
-    (folder / "differences.csv").write_text(spreadsheet.pairs(laid_out))
-    (folder / "seeds.csv").write_text(spreadsheet.by_seed(laid_out))
-    (folder / "table.tex").write_text(latex.paper(laid_out, columns))
-    (folder / "energy.tex").write_text(latex.tex(energy.statement(laid_out.sweep)) + "\n")
-    (folder / "report.html").write_text(html.html(report))
+    texts = {
+        "report.md": markdown.markdown(report),
+        "table.csv": spreadsheet.numbers(laid_out),
+        "differences.csv": spreadsheet.pairs(laid_out),
+        "seeds.csv": spreadsheet.by_seed(laid_out),
+        "table.tex": latex.paper(laid_out, columns),
+        "energy.tex": latex.tex(energy.statement(laid_out.sweep)) + "\n",
+        "report.html": html.html(report),
+    }
+    for name, text in texts.items():
+        write_text_atomically(folder / name, text)
     return folder / "report.html"
 
 

@@ -11,7 +11,7 @@ from safetensors import torch as safetensors
 from torch import nn
 
 from vitssl import config
-from vitssl.atomic import write_atomically
+from vitssl.atomic import write_atomically, write_text_atomically
 from vitssl.checkpoints import tensor_files
 from vitssl.config import ConfigError
 from vitssl.files import check_new, write_json
@@ -126,7 +126,7 @@ def _to_huggingface(trained: Trained, out: Path, classifier: bool) -> str:
     out.mkdir(exist_ok=True)
     write_atomically(out / "model.safetensors", safetensors.save(network.state_dict(), _metadata(trained, classifier)))
     write_json(out / "config.json", content)
-    (out / "README.md").write_text(card.text(trained.folder, classifier, trained.checkpoint, trained.weights))
+    write_text_atomically(out / "README.md", card.text(trained.folder, classifier, trained.checkpoint, trained.weights))
     transform = "timm.data.create_transform(**timm.data.resolve_model_data_config(model))"
     return f"model = timm.create_model({f'local-dir:{out}'!r}, pretrained=True).eval(); transform = {transform}{_resize_note(trained)}"
 

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from vitssl.atomic import replacing, write_text_atomically
 from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row
 
@@ -129,9 +130,10 @@ def save(figure: Figure, path: Path) -> str:
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
         figure.set_layout_engine("none")  # the layout is final, and computing it again takes longer than drawing
         for kind, options in FILES.items():
-            figure.savefig(path.with_suffix(f".{kind}"), **options)
+            with replacing(path.with_suffix(f".{kind}")) as temporary:
+                figure.savefig(temporary, format=kind, **options)
     svg = out.getvalue()[out.getvalue().index("<svg") :]
-    path.with_suffix(".svg").write_text(svg)
+    write_text_atomically(path.with_suffix(".svg"), svg)
     return themed(svg)
 
 
