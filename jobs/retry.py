@@ -83,7 +83,7 @@ def retry(sweep: Path, names: list[str], wait: bool, console: Console) -> int:
         others = [f for f in current if f not in entries and (f not in jobs or not jobs[f].is_done)]
         if others and not names:  # an error, since a script would take exit code 0 for done or queued
             advice = f"to continue {counted(len(others), 'other run')}, repeat the command that submitted the sweep"
-            raise ConfigError(f"{message}; {advice} (stopped, cancelled or never started)", place=str(sweep))
+            raise ConfigError(f"{message}; {advice} (stopped, cancelled or not begun)", place=str(sweep))
         print(f"{sweep}: {message}")
         return 0
     to_retry |= {folder for folder in waiting_for(to_retry, jobs) if not jobs[folder].is_trained}

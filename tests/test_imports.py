@@ -16,7 +16,7 @@ PARTS = {
     "vitssl.backbones": {"base", "layers", "masked_tokens", "norms", "sl_vit"},
     "vitssl.objectives": {"base", "corruption", "decoders", "heads", "inpainting", "losses", "masking", "step", "teacher"},
 }
-FILED = {"atomic", "files", "reader", "records", "run_folder", "run_names", "sweep_folder"}
+FILED = {"atomic", "files", "reader", "records", "run_folder", "run_names", "run_state", "sweep_folder"}
 CORE = FILED | {"config", "dist", "backbones", "data", "objectives", "pool"}
 LOG = {"training.log"}
 COUNTED = {"costs.cost", "costs.macs"}
@@ -32,6 +32,7 @@ ALLOWED = {
     "files": {"atomic", "config", "reader", "records"},
     "run_names": {"config", "words"},
     "run_folder": {"config", "files", "run_names"},
+    "run_state": {"config", "files", "run_folder"},
     "sweep_folder": {"config", "files", "run_folder"},
     "dist": {"config"},
     "loopback": set(),
@@ -63,7 +64,7 @@ ALLOWED = {
     "analysis": CORE | {"paths", "report", "trained"},
     "weights": CORE | MIDDLE | {"report", "trained", "words"},
     "bench": CORE | MIDDLE | {"train", "training.memory", "training.passes", "training.train_state", "views"},
-    "report": {"atomic", "config", "files", "records", "run_folder", "sweep_folder", "terminal", "version", "words"} | ENERGY,
+    "report": {"atomic", "config", "files", "records", "run_folder", "run_state", "sweep_folder", "terminal", "version", "words"} | ENERGY,
     "words": set(),
     "terminal": {"words"},
     "arguments": {"config", "files", "words"},
@@ -111,7 +112,7 @@ def test_imports_follow_the_layers(path):
     for name in imports(path):
         head, *rest = name.split(".")
         if head == "torch":
-            assert own not in ("config", "files", "jobs", "report", "run_folder", "sweep_folder"), f"{own} must not import torch"
+            assert own not in {"config", "jobs", "report", *FILED}, f"{own} must not import torch"
         if head == "vitssl" and rest and rest[0] != "__version__":
             assert {rest[0], ".".join(rest[:2])} & (allowed | {own}), f"{own} imports {name}"
 

@@ -64,6 +64,11 @@ def error_of(folder: Path) -> str | None:
     return read_json(folder / ERROR).get("message")
 
 
+def emissions_of(folder: Path) -> list[dict[str, Any]]:
+    """Return the energy records of a run, one for each attempt and node."""
+    return [read_json(path) for path in sorted(folder.glob("emissions-*.json"))]
+
+
 def logged_speeds(events: Iterable[dict[str, Any]]) -> list[float]:
     """Return the images/s over all processes that the lines of metrics.jsonl name, in their order."""
     return [event["images_per_s"] for event in events if event["event"] == "train" and "images_per_s" in event]

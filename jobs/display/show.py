@@ -23,7 +23,7 @@ from jobs.slurm import cluster, limits, sbatch
 from vitssl.config import Run, Site, active, checkpoints, dotted
 from vitssl.config.sweep import Resources
 from vitssl.costs.emissions import intensity_kg_per_kwh
-from vitssl.run_folder import LAST, error_of
+from vitssl.run_state import read_state
 from vitssl.words import counted, duration, listed
 
 MOST_LINES = 30  # in the table of a sweep, unless every job is asked for
@@ -43,7 +43,7 @@ class Line(NamedTuple):
 
     @property
     def state(self) -> str:
-        """The state of the line's runs, such as new; if they differ, each with its count, such as 1 done, 2 new."""
+        """The state of the line's runs, such as done; if they differ, each with its count, such as 1 done, 2 failed."""
         states = Counter(state(job) for job in self.jobs)
         return next(iter(states)) if len(states) == 1 else ", ".join(f"{number} {name}" for name, number in states.items())
 
@@ -70,7 +70,7 @@ def jobs(
     shown = all_lines if all_jobs else all_lines[:MOST_LINES]
     counts = f"{counted(len(graph.jobs), 'run')} for {counted(len(graph.cells), 'result')}"
     table, costs = Table(title=f"{spec.name}: {counts} ({spec.file})", title_justify="left"), {p.name: p for p in predicted}
-    begun = any(line.state != "new" for line in all_lines)
+    begun = any(line.state != "not begun" for line in all_lines)
     units = _units(site) if site is not None and any(p.gpu_hours for p in predicted) else []
     for column in ("run", "objectives", "runs", "epochs", "starts from", GMACS, "images", "time", *units, "state"):
         table.add_column(column, justify="left" if column in ("run", "objectives", "starts from", "state") else "right")
@@ -163,14 +163,10 @@ def _print_fields(title: str, fields: dict[str, Any], console: Console) -> None:
 
 
 def state(job: Job) -> str:
-    """Return the state of a run before the submission: done, failed before, to evaluate, begun or new."""
-    if job.is_done:
-        return "done"
-    if error_of(job.folder) is not None:
-        return "failed before"
+    """Return the state of a run before the submission, as its folder tells it; a trained one with evaluators left is "to evaluate"."""
     if job.is_trained:
-        return "to evaluate"
-    return "begun" if (job.folder / LAST).exists() else "new"
+        return "done" if job.is_done else "to evaluate"
+    return read_state(job.folder)
 
 
 def summary(graph: Graph, predicted: list[Prediction], launch: Launch) -> Iterator[str]:

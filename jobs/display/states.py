@@ -15,7 +15,8 @@ from vitssl import sweep_folder
 from vitssl.config import ConfigError, load
 from vitssl.config.evals import metric_parts
 from vitssl.files import read_events, read_json
-from vitssl.run_folder import CANCELLED, DONE, ERROR, EVALS, EVENTS, JOB, SLURM_JOB, error_of, is_trained, lost_kwh, to_evaluate
+from vitssl.run_folder import DONE, EVALS, EVENTS, JOB, SLURM_JOB, emissions_of, error_of, is_trained, lost_kwh, to_evaluate
+from vitssl.run_state import State, recorded_state
 from vitssl.sweep_folder import SWEEP
 
 ENDED = ("done", "failed", "cancelled", "unreadable")
@@ -32,7 +33,7 @@ class Status:
 
     name: str
     stage: str
-    state: str
+    state: str  # a `run_state.State`, one of SLURM's in lower case, "waiting" for the launcher, or "unknown"
     epoch: float | None = None
     progress: float | None = None  # share of the steps done
     left_s: float | None = None
@@ -113,17 +114,19 @@ def _cancelled_with_parents(sweep: Path, statuses: list[Status]) -> None:
             s.state, s.error = "cancelled", f"cancelled: {ended[0].name}, which it starts from, {HOW[ended[0].state]}"
 
 
-def _readable(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: int | None, metric: str) -> Status:
+def _readable(folder: Path, stage: str, queue: dict[Path, cluster.Entry], here: int | None, metric: str) -> Status:
     """Return the status of a run; if one of its records is damaged, it is "unreadable", with the record as its error."""
     try:
-        return _status(folder, stage, waiting, here, metric)
+        return _status(folder, stage, queue, here, metric)
     except ConfigError as error:
         return Status(folder.name, stage, "unreadable", error=str(error))
 
 
-def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: int | None, metric: str) -> Status:
-    job_id, entry = cluster.job_id(folder), waiting.get(folder)
-    status = Status(folder.name, stage, _state(folder, entry, here), error=error_of(folder), job_id=job_id)
+def _status(folder: Path, stage: str, queue: dict[Path, cluster.Entry], here: int | None, metric: str) -> Status:
+    job_id, entry = cluster.job_id(folder), queue.get(folder)
+    events, emissions = read_events(folder / EVENTS), emissions_of(folder)
+    state = _state(folder, recorded_state(folder, events, emissions), entry, here)
+    status = Status(folder.name, stage, state, error=error_of(folder), job_id=job_id)
     if status.error is None and entry is not None and WITHOUT_PROGRESS.match(entry.comment):
         status.error = entry.comment
     elif status.error is None and entry is not None and entry.state == "HELD":
@@ -135,11 +138,10 @@ def _status(folder: Path, stage: str, waiting: dict[Path, cluster.Entry], here: 
         status.error = _left_behind(folder, job_id)
     if status.state == "done" and entry is not None and entry.state == "RUNNING" and _hangs(folder):
         status.error = f"done, but its job has not ended: scancel {job_id}"
-    events = read_events(folder / EVENTS)
     final = {name: entry["metrics"] for name, entry in read_json(folder / EVALS).items()}
     status.score = _score([final, *(event for event in reversed(events) if event["event"] == "eval")], metric)
     _estimate(status, events)
-    status.lost_kwh = lost_kwh(events, [read_json(record) for record in sorted(folder.glob("emissions-*.json"))])
+    status.lost_kwh = lost_kwh(events, emissions)
     for name in (JOB, DONE):  # raise an error if these are damaged: starting the run, and the time left, depend on them
         read_json(folder / name)
     return status
@@ -178,19 +180,27 @@ def _left_behind(folder: Path, job_id: str) -> str | None:
     return f"job {job_id} was cancelled, but the run it starts from is done; repeat the command that submitted the sweep to queue it again"
 
 
-def _state(folder: Path, queued: cluster.Entry | None, here: int | None) -> str:
-    if is_trained(folder):
-        return "done"
+def _state(folder: Path, recorded: State, queued: cluster.Entry | None, here: int | None) -> str:
+    """Return the state of a run: the ``recorded`` one, unless the queue or the launcher knows better.
+
+    Args:
+        folder: the run's folder.
+        recorded: its state by the records in its folder.
+        queued: its job in SLURM's queue, if there is one.
+        here: the id of the process of this machine that runs the sweep, if there is one.
+    """
+    if recorded == "done":
+        return recorded
     if queued is not None:
         return queued.state.lower()
-    if (folder / ERROR).exists():
-        return "failed"
-    if (folder / CANCELLED).exists():
-        return "cancelled"
-    begun = (folder / EVENTS).exists()
     if here is not None:
-        return "running" if begun else "waiting"
-    return "stopped" if begun else "not begun"
+        return "waiting" if recorded in ("not begun", "stopped") else recorded
+    return "stopped" if recorded == "running" and not _may_run_elsewhere(folder) else recorded
+
+
+def _may_run_elsewhere(folder: Path) -> bool:
+    """Whether a run may be trained by a cluster whose queue cannot be seen from here, or by a launcher on another machine."""
+    return not cluster.has_queue() if cluster.job_id(folder) is not None else bool(sweep_folder.remote_launcher(folder.parent))
 
 
 def _estimate(status: Status, events: list[dict[str, Any]]) -> None:

@@ -14,7 +14,7 @@ from jobs.plan.sweep import Resources
 from vitssl.config import ConfigError, Run
 from vitssl.costs.emissions import visible_gpus
 from vitssl.files import read_events, read_json
-from vitssl.run_folder import COST, DONE, EVENTS, JOB, logged_speeds, median_speed
+from vitssl.run_folder import COST, DONE, EVENTS, JOB, emissions_of, logged_speeds, median_speed
 from vitssl.words import note
 
 
@@ -67,7 +67,7 @@ def _of_run(folder: Path) -> Iterator[tuple[Key, Pace]]:
         return
     cost = read_json(folder / COST)
     if training := cost.get("training") or _training(folder):
-        energy_kwh, images = sum(read_json(record)["energy_kwh"] for record in folder.glob("emissions-*.json")), training["images"]
+        energy_kwh, images = sum(record["energy_kwh"] for record in emissions_of(folder)), training["images"]
         pace = Pace(training["images_per_s"], energy_kwh / images if energy_kwh and images else None, training["device"])
         yield Key(job["architecture"], job["executor"], cost.get("inference_device") == "cuda", job["site"].get("gpu")), pace
 

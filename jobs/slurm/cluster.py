@@ -104,12 +104,17 @@ def damaged(folders: Iterable[Path]) -> dict[Path, str]:
     return problems
 
 
+def has_queue() -> bool:
+    """Whether this machine can ask for SLURM's queue."""
+    return shutil.which("squeue") is not None
+
+
 def queued(folders: Iterable[Path]) -> dict[Path, Entry]:
     """Return {folder: entry} of the ``folders`` whose newest job is pending or running. SLURM is asked only if any was ever submitted.
 
     A machine without SLURM's commands (a laptop with copied folders) has an empty queue.
     """
-    if shutil.which("squeue") is None:
+    if not has_queue():
         return {}
     records = {folder: job_record for folder in folders if (job_record := read_json(folder / SLURM_JOB))}
     entries = jobs({job_record.get("user", me()) for job_record in records.values()}) if records else {}

@@ -36,13 +36,14 @@ def wait_for(graph: Graph, launch: Launch, console: Console) -> int:
 
 def _wait(graph: Graph, sweep: Path, console: Console) -> None:
     printed: set[str] = set()
-    comments: dict[Path, str] = {}
+    held: dict[Path, str] = {}
     is_active, asked_s = True, -cluster.ASKED_EVERY_S
     while is_active:
         if time.monotonic() >= asked_s + cluster.ASKED_EVERY_S:
-            (is_active, comments), asked_s = _waiting(graph, sweep), time.monotonic()
+            (is_active, held), asked_s = _waiting(graph, sweep), time.monotonic()
         for job in graph.jobs:
-            outcome = "done" if job.is_done else error_of(job.folder) or comments.get(job.folder)
+            error = error_of(job.folder)
+            outcome = "done" if job.is_done else f"failed: {error}" if error else held.get(job.folder)
             if job.identity not in printed and outcome:
                 printed.add(job.identity)
                 console.print(f"{job.name}: {outcome}", soft_wrap=True)
@@ -60,5 +61,6 @@ def _waiting(graph: Graph, sweep: Path) -> tuple[bool, dict[Path, str]]:
             entries = {}
     except cluster.NoAnswer:
         return True, {}
-    held = {folder: entry.comment or entry.reason for folder, entry in entries.items() if entry.state == "HELD" and folder != sweep}
-    return not cluster.stands_still(entries.values()), held
+    held = {folder: entry for folder, entry in entries.items() if entry.state == "HELD" and folder != sweep}
+    reasons = {folder: entry.comment or f"held: {entry.reason}" for folder, entry in held.items()}
+    return not cluster.stands_still(entries.values()), reasons

@@ -51,7 +51,7 @@ def test_what_failed_is_tried_again_and_what_waited_for_it(failed: Path, capfd) 
     shutil.rmtree(finetune)
     assert retry.main(["runs/example"]) == 2
     assert capfd.readouterr().err.endswith(
-        "left to do; to continue 1 other run, repeat the command that submitted the sweep (stopped, cancelled or never started)\n"
+        "left to do; to continue 1 other run, repeat the command that submitted the sweep (stopped, cancelled or not begun)\n"
     )
 
 
@@ -80,7 +80,7 @@ def test_what_was_stopped_goes_on_by_name(failed: Path, capfd) -> None:
         (folder / "error.json").unlink()
     assert retry.main(["runs/example"]) == 2
     assert capfd.readouterr().err.endswith(
-        "to continue 2 other runs, repeat the command that submitted the sweep (stopped, cancelled or never started)\n"
+        "to continue 2 other runs, repeat the command that submitted the sweep (stopped, cancelled or not begun)\n"
     )
     assert retry.main(["runs/example", "chain_short"]) == 0
 

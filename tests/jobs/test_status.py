@@ -361,7 +361,7 @@ def test_the_cause_of_an_end_without_a_reason_is_looked_for_in_logs(sweep: Path,
     assert ended(sweep, "a-pretrain").startswith(f"held: 3 restarts without progress (exit code 1), see log; {meant}")
     queue.clear()
     assert ended(sweep, "a-pretrain") is None  # not begun, and not known to have ended
-    (sweep / "a-pretrain" / "metrics.jsonl").touch()
+    (sweep / "a-pretrain" / "metrics.jsonl").write_text('{"event": "eval", "step": 1, "time": 1.0, "epoch": 1.0}\n')
     assert ended(sweep, "a-pretrain").startswith(meant)
     write_json(sweep / "a-pretrain" / "error.json", {"message": "exit code -9, see log"})
     assert ended(sweep, "a-pretrain").startswith(f"exit code -9, see log; {meant}")

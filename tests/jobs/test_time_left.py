@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -158,9 +159,10 @@ def sweep(tmp_path: Path):
             if "done" in run:
                 write_json(folder / "done.json", {"step": 100, "epochs": 2.0, "time_s": run["done"]})
             if "step" in run:
-                start = {"event": "start", "step": 0, "time": 0.0, "steps": 100, "steps_per_epoch": 42.0, "epochs": 2}
+                begun_s = time.time() - run["after_s"]
+                start = {"event": "start", "step": 0, "time": begun_s, "steps": 100, "steps_per_epoch": 42.0, "epochs": 2}
                 start |= {"attempt": 0, "lost_steps": 0, "world_size": 1, "device": "CPU", "host": "n1", "versions": {}}
-                now = {"event": "train", "step": run["step"], "time": run["after_s"], "epoch": 1.0, "terms": {}}
+                now = {"event": "train", "step": run["step"], "time": time.time(), "epoch": 1.0, "terms": {}}
                 (folder / "metrics.jsonl").write_text(f"{json.dumps(start)}\n{json.dumps(now)}\n")
             if "job" in run:
                 write_json(folder / "slurm.json", {"job_id": run["job"]})
@@ -269,7 +271,7 @@ def test_what_has_begun_is_said_of_the_runs_of_a_line(expand, capsys) -> None:
     first.mkdir(parents=True)
     write_json(first / "done.json", {})
     (line,) = listed(expand, capsys, *words)
-    assert line.rstrip(" │").endswith("1 done, 2 new")
+    assert line.rstrip(" │").endswith("1 done, 2 not begun")
 
 
 def test_a_large_sweep_is_cut_to_one_screen_and_says_what_is_left_out(expand, capsys) -> None:

@@ -124,14 +124,14 @@ def make_run(
     records: list[dict[str, Any]] | None = None, shards: str = "shards/cifar10", done: dict[str, Any] | None = None,
     cost: dict[str, Any] | None = None, data: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
-    """One run folder: status done, failed, running or waiting (no job has started)."""
+    """One run folder: status done, failed, running (which stopped, if its last record is as old as here) or not begun."""
     run = _run(json.dumps(layer))
     run = dataclasses.replace(run, seed=seed, data=dataclasses.replace(run.data, shards=shards))
     _write(folder / "run.yaml", dataclasses.asdict(run))  # JSON is YAML
     objectives = list(config.active(run.objectives))
     described = data_facts(Path(shards).name, **(data or {}))
     _write(folder / "job.json", {"site": site or SITE, "source": "runs/x/source/0123456789ab", "data": described})
-    if status == "waiting":
+    if status == "not begun":
         return
     records = records if records is not None else [record(hours=run.loop.epochs / 100)]
     for entry in records:

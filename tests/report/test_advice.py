@@ -86,7 +86,7 @@ def test_single_seeds_ask_for_more_and_keep_those_that_are_there(grid):
 
 
 def test_no_seeds_are_asked_for_while_some_are_to_come_or_where_they_are_enough(grid):
-    assert next_steps(grid(OPEN, make={("ssat", 2): {"status": "waiting"}})) == ""
+    assert next_steps(grid(OPEN, make={("ssat", 2): {"status": "not begun"}})) == ""
     enough = grid({"scratch": lambda at: 80.0 + at["seed"], "ssat": lambda at: 84.1 - at["seed"]}, {"seed": [0, 1, 2, 3, 4]}, name="enough")
     assert next_steps(enough) == (
         "If means and spreads stay as they are, more than 40 seeds, or more test images, would tell ssat and scratch apart. "
@@ -212,7 +212,7 @@ def test_an_arm_at_one_column_is_paired_with_itself_at_the_other(sweep):
     table = columns(made)
     assert table is not None and table.title == "Against patch_size 2" and table.header == ["arm", "patch_size 4"]
     assert [line[1].text for line in table.rows] == ["+10.00 in each seed", "same in each seed"]
-    begun = sweep(top1, axes, columns="backbone.patch_size", make={("ssat", 4, 1): {"status": "waiting"}}, name="begun")
+    begun = sweep(top1, axes, columns="backbone.patch_size", make={("ssat", 4, 1): {"status": "not begun"}}, name="begun")
     (waiting,) = begun.glob("ssat-train-4-1")
     (waiting / "job.json").unlink()  # the launcher has not come to it
     assert across(lay_out(collect(begun)))[0].startswith("With patch_size 4 against patch_size 2: scratch +10.00 in each seed, ssat ")

@@ -129,11 +129,11 @@ def test_a_cell_counts_when_all_of_its_seeds_are_done(grid_sweep) -> None:
 
 
 def test_until_a_cell_is_done_nothing_is_chosen(grid_sweep) -> None:
-    states = {(*point, 1): {"status": "failed" if point == (0.1, 0.0) else "waiting"} for point in SCORES}
+    states = {(*point, 1): {"status": "failed" if point == (0.1, 0.0) else "not begun"} for point in SCORES}
     folder = grid_sweep(states=states)
     laid_out = lay_out(collect(folder))
     assert texts(laid_out) == {"arm": "Ours", "paper": "79.50", "cells": "0 of 4, 4 missing"}
-    assert main_table.table(laid_out).rows[0][1].text == "done (4), failed (1), waiting (3)"
+    assert main_table.table(laid_out).rows[0][1].text == "done (4), failed (1), not begun (3)"
     assert "0 of 4, 4 missing" in report.write(folder).read_text()
 
 

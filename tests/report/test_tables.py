@@ -17,7 +17,7 @@ from vitssl.report.findings.sentences import findings, progress, sentences
 from vitssl.report.pages import latex, spreadsheet
 from vitssl.report.results.collect import collect
 from vitssl.report.results.grid import Grid, lay_out
-from vitssl.report.table import BAD, DASH, MINUS, PUBLISHED, Table, number
+from vitssl.report.table import BAD, DASH, MEASURED, MINUS, PUBLISHED, Table, number
 from vitssl.report.tables import details, differences, evaluations, main_table, spending
 from vitssl.report.tables.settings import _text, provenance, settings
 
@@ -109,7 +109,7 @@ def test_one_seed_says_so(sweep):
 
 
 def test_an_arm_with_a_single_seed_leaves_the_others_unranked(sweep):
-    make = {("ssat", "cifar10", 1): {"status": "waiting"}}
+    make = {("ssat", "cifar10", 1): {"status": "not begun"}}
     laid_out = lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.5}, {"data": ["cifar10"], "seed": [0, 1]}, make=make)))
     assert main_table.table(laid_out).best == set()
     assert "cifar10: No best arm is named, since the arms have fewer than two seeds in common." in sentences(findings(laid_out))
@@ -188,15 +188,25 @@ def test_unfinished_runs_show_as_such(sweep):
     make = {
         ("scratch", "cifar10", 1): {"status": "failed"},
         ("ssat", "cifar10", 0): {"status": "failed"},
-        ("ssat", "cifar10", 1): {"status": "waiting"},
+        ("ssat", "cifar10", 1): {"status": "not begun"},
         ("ssat", "cifar10", 2): {"skip": True},
     }
     laid_out = lay_out(collect(sweep({"scratch": 80.0, "ssat": 90.0}, {"data": ["cifar10"], "seed": [0, 1, 2]}, make=make)))
-    assert accuracies(laid_out) == {"scratch": ["80.00 ± 0.00 (2 of 3)"], "ssat": ["failed (1), waiting (2)"]}
+    assert accuracies(laid_out) == {"scratch": ["80.00 ± 0.00 (2 of 3)"], "ssat": ["failed (1), not begun (2)"]}
+    assert [line["status"] for line in csv.DictReader(StringIO(spreadsheet.numbers(laid_out)))] == ["done, failed", "failed, not begun"]
     assert main_table.table(laid_out).rows[1][1].kind == BAD
     runs = texts(details.runs(laid_out.sweep))
     assert runs["scratch-train-cifar10-1"][1] == "failed: loss is not finite at step 70 (optim.lr)"
-    assert runs["ssat-train-cifar10-2"][1] == "waiting"
+    assert runs["ssat-train-cifar10-2"][1] == "not begun"
+
+
+def test_of_a_run_that_was_killed_it_is_told(sweep):
+    folder = sweep({"ssat": 90.0}, {"seed": [0, 1]}, columns=None, make={("ssat", seed): {"status": "running"} for seed in (0, 1)})
+    with (folder / "ssat-train-1" / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"event": "end", "attempt": 0, "step": 500, "time": 0.0, "reason": "stopped"}) + "\n")
+    killed, stopped = (row[2] for row in details.runs(collect(folder)).rows)
+    assert (killed.text, killed.kind) == ("stopped (killed) at step 500 of 1000", BAD)
+    assert (stopped.text, stopped.kind) == ("stopped at step 500 of 1000", MEASURED)
 
 
 def test_arms_that_cannot_run_keep_their_row(sweep):
@@ -219,9 +229,9 @@ def test_a_spreadsheet_may_begin_with_an_arm_that_cannot_run(sweep):
 def test_an_empty_sweep(sweep):
     make = {("ssat", "cifar10", 0): {"skip": True}}
     laid_out = lay_out(collect(sweep({"ssat": 1.0}, {"data": ["cifar10"], "seed": [0]}, make=make)))
-    assert texts(main_table.table(laid_out)) == {"ssat": ["waiting (1)"]}
+    assert texts(main_table.table(laid_out)) == {"ssat": ["not begun (1)"]}
     assert spending.cost(laid_out).rows == spending.by_stage(laid_out).rows == []
-    assert findings(laid_out) == {} and progress(laid_out.sweep) == "0 of 1 run is done; 1 waiting."
+    assert findings(laid_out) == {} and progress(laid_out.sweep) == "0 of 1 run is done; 1 not begun."
 
 
 def test_a_matrix_of_two_axes(sweep):

@@ -7,7 +7,6 @@ half finished, or has not begun.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from vitssl import run_folder, sweep_folder
+from vitssl import run_folder, run_state, sweep_folder
 from vitssl.config import ConfigError, Run, Site, dotted, fill, load
 from vitssl.config.evals import pending
 from vitssl.costs.emissions import grid_name, intensity_kg_per_kwh, names_grid
@@ -23,9 +22,9 @@ from vitssl.files import read_events, read_json
 from vitssl.records import COST, EVALUATED, MEASURED, check_as
 from vitssl.report.results import kept
 from vitssl.run_folder import DONE, ERROR, ERRORS, EVALS, EVENTS, JOB, RUN
+from vitssl.run_state import State
 from vitssl.words import printable
 
-SILENT_S = 300.0  # a running attempt records its energy every 10 s; without a record for this long it counts as interrupted
 SUMMED = (  # the costs that are summed over attempts, nodes and stages
     "device_hours",
     "gpu_hours",
@@ -60,7 +59,7 @@ class RunFolder:
     """The content of one run folder."""
 
     path: Path
-    status: str  # done, failed, running, stopped (to be continued), interrupted (killed), waiting, unreadable (a damaged record)
+    status: State
     error: str = ""  # why it failed, or which record is damaged
     run: Run | None = None  # run.yaml, where missing fields have their defaults; None if there is none
     job: dict[str, Any] = field(default_factory=dict)
@@ -96,6 +95,11 @@ class RunFolder:
         return bool(self.emissions) or "imported" in self.job
 
     @property
+    def is_killed(self) -> bool:
+        """Whether it stopped without having been asked to, so that the steps since its last checkpoint are lost."""
+        return self.status == "stopped" and not run_state.has_saved(self.events)
+
+    @property
     def attempts(self) -> int:
         """The number of attempts that began to train, or that recorded energy."""
         return len({e["attempt"] for e in (*self.events_of("start"), *self.emissions)})
@@ -116,7 +120,7 @@ class Cell:
     stages: list[tuple[str, RunFolder]]
 
     @property
-    def status(self) -> str:
+    def status(self) -> State:
         """The status ``done`` if every stage is done, otherwise the status of the first stage that is not."""
         return next((run.status for _, run in self.stages if run.status != "done"), "done")
 
@@ -246,15 +250,16 @@ def read_folder(path: Path, site: Site) -> RunFolder:
     """
     job, failure = read_json(path / JOB), read_json(path / ERROR)
     site = fill(Site, job["site"]) if job.get("site") else site
-    emissions = [read_json(p) for p in sorted(path.glob("emissions-*.json"))]
+    events, emissions = read_events(path / EVENTS), run_folder.emissions_of(path)
     configured = load(path) if (path / RUN).is_file() else None
     evals = read_json(path / EVALS)
     outdated = pending(configured, evals) if configured else {}
     run = RunFolder(
-        path, "waiting", error=printable(failure.get("message", "")), job=job, cost=read_json(path / run_folder.COST),
+        path, run_state.recorded_state(path, events, emissions),
+        error=printable(failure.get("message", "")), job=job, cost=read_json(path / run_folder.COST),
         done=read_json(path / DONE), evals={name: entry for name, entry in evals.items() if name not in outdated},
         run=configured,
-        events=read_events(path / EVENTS), emissions=emissions, spent=spent(emissions, site), site=site,
+        events=events, emissions=emissions, spent=spent(emissions, site), site=site,
         failures=[*read_events(path / ERRORS), *([failure] if failure else [])],
     )  # fmt: skip
     if run.done:  # the speed of an imported network is not measured
@@ -265,22 +270,7 @@ def read_folder(path: Path, site: Site) -> RunFolder:
         state = "is done" if run.done else "has begun"
         raise ConfigError(f"it is missing although the run {state}; restore it from a backup", place=str(path / RUN))
     kept.check(path)
-    run.status = _status(run)
     return run
-
-
-def _status(run: RunFolder) -> str:
-    """Return the status of a run (see `RunFolder`) as its records tell it."""
-    if run.done:
-        return "done"
-    if run.error:
-        return "failed"
-    if not run.events and not run.emissions:
-        return "waiting"
-    if run.events and run.events[-1]["event"] == "end":
-        return "stopped"
-    newest = max([e["time"] for e in run.events] + [e["end"] for e in run.emissions])
-    return "running" if time.time() - newest < SILENT_S else "interrupted"
 
 
 def spent(emissions: Iterable[dict[str, Any]], site: Site) -> dict[str, float]:

@@ -117,7 +117,8 @@ def _run(sweep: Sweep, run: RunFolder) -> list[Entry]:
     site = Entry(energy.site_of(run) if run.emissions else DASH, NOTE)
     detail = f" at {run.progress}" if run.status != "done" and run.progress else ""
     detail = f": {run.error}" if run.status in ("failed", "unreadable") else detail
-    status = Entry(run.status + detail, BAD if run.status in ("failed", "interrupted", "unreadable") else MEASURED)
+    killed = " (killed)" if run.is_killed else ""
+    status = Entry(run.status + killed + detail, BAD if killed or run.status in ("failed", "unreadable") else MEASURED)
     name = Entry(run.path.name, link=sweep.link(run))
     score_entry = Entry(DASH if score is None else f"{score:.2f}")
     return [name, Entry("; ".join(points), NOTE), status, Entry(str(run.attempts)), score_entry, *spent, site]
