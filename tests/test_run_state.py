@@ -143,6 +143,14 @@ def test_what_the_launcher_will_still_run_waits(sweep: Path) -> None:
     assert statuses(sweep) == by_case(lambda state: "waiting" if state in ("not begun", "stopped") else state)
 
 
+def test_status_and_report_count_the_same_attempts(sweep: Path) -> None:
+    """An attempt counts that was killed before it began to train, too."""
+    write_json(sweep / "killed" / "emissions-1-n1.json", record(attempt=1))
+    told = {status.name: status.attempts for status in states.read_overview(sweep).statuses}
+    assert told == {run.path.name: run.attempts for run in collect(sweep).runs.values()}
+    assert told["killed"] == 2 and told["trained"] == 1 and told["new"] == 0
+
+
 @pytest.mark.parametrize("has_queue", [True, False])
 def test_the_queue_knows_what_runs(sweep: Path, monkeypatch: pytest.MonkeyPatch, has_queue: bool) -> None:
     queue: dict[str, cluster.Entry] = {}

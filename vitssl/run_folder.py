@@ -69,6 +69,17 @@ def emissions_of(folder: Path) -> list[dict[str, Any]]:
     return [read_json(path) for path in sorted(folder.glob("emissions-*.json"))]
 
 
+def num_attempts(events: Iterable[dict[str, Any]], emissions: Iterable[dict[str, Any]]) -> int:
+    """Return the number of attempts at a run that began to train, or that recorded energy.
+
+    Args:
+        events: the lines of metrics.jsonl.
+        emissions: the energy records of the run, one for each attempt and node.
+    """
+    starts = (event for event in events if event["event"] == "start")
+    return len({record["attempt"] for record in (*starts, *emissions)})
+
+
 def logged_speeds(events: Iterable[dict[str, Any]]) -> list[float]:
     """Return the images/s over all processes that the lines of metrics.jsonl name, in their order."""
     return [event["images_per_s"] for event in events if event["event"] == "train" and "images_per_s" in event]

@@ -15,7 +15,7 @@ from vitssl import sweep_folder
 from vitssl.config import ConfigError, load
 from vitssl.config.evals import metric_parts
 from vitssl.files import read_events, read_json
-from vitssl.run_folder import DONE, EVALS, EVENTS, JOB, SLURM_JOB, emissions_of, error_of, is_trained, lost_kwh, to_evaluate
+from vitssl.run_folder import DONE, EVALS, EVENTS, JOB, SLURM_JOB, emissions_of, error_of, is_trained, lost_kwh, num_attempts, to_evaluate
 from vitssl.run_state import State, recorded_state
 from vitssl.sweep_folder import SWEEP
 
@@ -141,7 +141,7 @@ def _status(folder: Path, stage: str, queue: dict[Path, cluster.Entry], here: in
     final = {name: entry["metrics"] for name, entry in read_json(folder / EVALS).items()}
     status.score = _score([final, *(event for event in reversed(events) if event["event"] == "eval")], metric)
     _estimate(status, events)
-    status.lost_kwh = lost_kwh(events, emissions)
+    status.attempts, status.lost_kwh = num_attempts(events, emissions), lost_kwh(events, emissions)
     for name in (JOB, DONE):  # raise an error if these are damaged: starting the run, and the time left, depend on them
         read_json(folder / name)
     return status
@@ -204,11 +204,10 @@ def _may_run_elsewhere(folder: Path) -> bool:
 
 
 def _estimate(status: Status, events: list[dict[str, Any]]) -> None:
-    """Set the attempts, the progress at the last step, and the time left at the pace of the last attempt."""
+    """Set the progress at the last step, and the time left at the pace of the last attempt."""
     starts = [event for event in events if event["event"] == "start"]
     if not starts:
         return
-    status.attempts = starts[-1]["attempt"] + 1
     first, last, total = starts[-1], events[-1], starts[-1]["steps"]
     status.progress = last["step"] / total
     if "steps_per_epoch" in first:

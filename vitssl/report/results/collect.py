@@ -102,7 +102,7 @@ class RunFolder:
     @property
     def attempts(self) -> int:
         """The number of attempts that began to train, or that recorded energy."""
-        return len({e["attempt"] for e in (*self.events_of("start"), *self.emissions)})
+        return run_folder.num_attempts(self.events, self.emissions)
 
     @property
     def progress(self) -> str:
