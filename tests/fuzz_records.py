@@ -80,7 +80,7 @@ def target(place: Path) -> tuple[bytes, Callable[[bytes], None]]:
     from vitssl.data import shards
     from vitssl.report.figures import style
 
-    make = {("ssat", 0): {"status": "failed"}, ("sslft", 0): {"status": "not begun"}}
+    make = {("ssat", 0): {"state": "failed"}, ("sslft", 0): {"state": "not begun"}}
     short = {"objectives.classify": {}, "loop": {"epochs": 4, "warmup_epochs": 0}}
     stages = {arm: [("train", short)] for arm in ("scratch", "ssat", "sslft")}
     sweep = make_sweep(place / "sweep", dict.fromkeys(stages, 80.0), {"seed": [0]}, columns=None, make=make, stages=stages)

@@ -79,7 +79,7 @@ CASES: dict[str, tuple[run_state.State, str, list[Change]]] = {  # state, how `m
 
 def made(folder: Path, case: str) -> Path:
     _, how, changes = CASES[case]
-    make_run(folder, {"objectives.classify": {}}, status=how)
+    make_run(folder, {"objectives.classify": {}}, state=how)
     for change in changes:
         change(folder)
     return folder
@@ -128,7 +128,7 @@ def test_status_dry_run_and_report_name_the_same_state(sweep: Path) -> None:
     launched(sweep, "another")
     told = by_case(str)
     assert statuses(sweep) == told
-    report = {run.path: run.status for run in collect(sweep).runs.values()}
+    report = {run.path: run.state for run in collect(sweep).runs.values()}
     assert dict(zip(CASES, report.values(), strict=True)) == told
     planned = {path: show.state(Job("0", Run(), path, "x", "train", {}, Resources(), [])) for path in report}
     assert dict(zip(CASES, planned.values(), strict=True)) == told

@@ -43,8 +43,8 @@ def runs(tmp_path: Path) -> Path:
     """Two sweeps of five runs each, with all that there may be: `done`, `failed`, `running`, `waiting`, and `evaluated`, whose evaluator is
     still to come."""
     for sweep in (tmp_path / "runs" / "one", tmp_path / "runs" / "two"):
-        for name, status in {"done": "done", "failed": "failed", "running": "running", "waiting": "not begun"}.items():
-            make_run(sweep / name, SUPERVISED, status=status)
+        for name, state in {"done": "done", "failed": "failed", "running": "running", "waiting": "not begun"}.items():
+            make_run(sweep / name, SUPERVISED, state=state)
         make_run(sweep / "evaluated", SUPERVISED | {"evals": {"knn": {"type": "knn"}}})
         for folder in sweep.glob("*"):
             for name in CHECKPOINTS:

@@ -120,28 +120,28 @@ def _run(layer: str) -> Run:
 
 
 def make_run(
-    folder: Path, layer: dict[str, Any], seed: int = 0, *, top1: float | None = 80.0, status: str = "done", site: dict | None = None,
+    folder: Path, layer: dict[str, Any], seed: int = 0, *, top1: float | None = 80.0, state: str = "done", site: dict | None = None,
     records: list[dict[str, Any]] | None = None, shards: str = "shards/cifar10", done: dict[str, Any] | None = None,
     cost: dict[str, Any] | None = None, data: dict[str, Any] | None = None,
 ) -> None:  # fmt: skip
-    """One run folder: status done, failed, running (which stopped, if its last record is as old as here) or not begun."""
+    """One run folder: state done, failed, running (which stopped, if its last record is as old as here) or not begun."""
     run = _run(json.dumps(layer))
     run = dataclasses.replace(run, seed=seed, data=dataclasses.replace(run.data, shards=shards))
     _write(folder / "run.yaml", dataclasses.asdict(run))  # JSON is YAML
     objectives = list(config.active(run.objectives))
     described = data_facts(Path(shards).name, **(data or {}))
     _write(folder / "job.json", {"site": site or SITE, "source": "runs/x/source/0123456789ab", "data": described})
-    if status == "not begun":
+    if state == "not begun":
         return
     records = records if records is not None else [record(hours=run.loop.epochs / 100)]
     for entry in records:
         _write(folder / f"emissions-{entry['attempt']}-{entry['node']}.json", entry)
     attempts = len({entry["attempt"] for entry in records})
-    events = _events(run, top1 if "classify" in objectives else None, attempts, status == "done")
+    events = _events(run, top1 if "classify" in objectives else None, attempts, state == "done")
     (folder / "metrics.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
-    if status == "failed":
+    if state == "failed":
         _write(folder / "error.json", {"message": "loss is not finite at step 70 (optim.lr)", "time": 0.0})
-    if status != "done":
+    if state != "done":
         return
     _write(folder / "cost.json", {
         "params_train": max(PARAMS[o] for o in objectives), "params_inference": PARAMS["classify"],

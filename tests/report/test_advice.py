@@ -63,7 +63,7 @@ def test_an_arm_that_spreads_too_widely_is_not_as_good_as_one_that_is_worse(grid
 
 def test_an_arm_of_too_few_seeds_leaves_open_which_is_the_best(grid):
     top1 = {"scratch": lambda at: (60.0, 79.0, 0.0)[at["seed"]], "sslft": lambda at: 70.0 + 0.1 * at["seed"]}
-    made = grid(top1 | {"ssat": lambda at: 80.0 + 0.1 * at["seed"]}, make={("scratch", 2): {"status": "failed"}})
+    made = grid(top1 | {"ssat": lambda at: 80.0 + 0.1 * at["seed"]}, make={("scratch", 2): {"state": "failed"}})
     assert best(made, None).startswith("Perhaps the best arm by top-1 is ssat: 80.05")
     assert [made.label(row) for row in undecided(made, None)] == ["scratch"]
 
@@ -86,7 +86,7 @@ def test_single_seeds_ask_for_more_and_keep_those_that_are_there(grid):
 
 
 def test_no_seeds_are_asked_for_while_some_are_to_come_or_where_they_are_enough(grid):
-    assert next_steps(grid(OPEN, make={("ssat", 2): {"status": "not begun"}})) == ""
+    assert next_steps(grid(OPEN, make={("ssat", 2): {"state": "not begun"}})) == ""
     enough = grid({"scratch": lambda at: 80.0 + at["seed"], "ssat": lambda at: 84.1 - at["seed"]}, {"seed": [0, 1, 2, 3, 4]}, name="enough")
     assert next_steps(enough) == (
         "If means and spreads stay as they are, more than 40 seeds, or more test images, would tell ssat and scratch apart. "
@@ -186,7 +186,7 @@ def test_an_arm_that_another_clearly_beats_is_not_level_with_the_best(sweep):
 def test_arms_of_unequal_seeds_are_ranked_by_those_that_all_have(sweep):
     """SSAT lacks the two seeds that were easy, and is ahead on each of the others."""
     top1 = {"scratch": lambda at: (60.0, 61.0, 62.0, 90.0, 91.0)[at["seed"]], "ssat": lambda at: 64.0 + at["seed"]}
-    make = {("ssat", seed): {"status": "failed"} for seed in (3, 4)}
+    make = {("ssat", seed): {"state": "failed"} for seed in (3, 4)}
     made = lay_out(collect(sweep(top1, {"seed": [0, 1, 2, 3, 4]}, columns=None, make=make)))
     assert [row.arm.name for row in made.ranking(None)] == ["ssat", "scratch"]
     assert best(made, None) == (
@@ -195,7 +195,7 @@ def test_arms_of_unequal_seeds_are_ranked_by_those_that_all_have(sweep):
 
 
 def test_arms_without_two_seeds_in_common_have_no_best(sweep):
-    make = {("ssat", 1): {"status": "failed"}, ("ssat", 2): {"status": "failed"}, ("scratch", 0): {"status": "failed"}}
+    make = {("ssat", 1): {"state": "failed"}, ("ssat", 2): {"state": "failed"}, ("scratch", 0): {"state": "failed"}}
     made = lay_out(collect(sweep({"scratch": 60.0, "ssat": 70.0, "sslft": 65.0}, {"seed": [0, 1, 2, 3]}, columns=None, make=make)))
     assert made.ranking(None) == []
     assert best(made, None) == "No best arm is named, since the arms have fewer than two seeds in common."
@@ -212,7 +212,7 @@ def test_an_arm_at_one_column_is_paired_with_itself_at_the_other(sweep):
     table = columns(made)
     assert table is not None and table.title == "Against patch_size 2" and table.header == ["arm", "patch_size 4"]
     assert [line[1].text for line in table.rows] == ["+10.00 in each seed", "same in each seed"]
-    begun = sweep(top1, axes, columns="backbone.patch_size", make={("ssat", 4, 1): {"status": "not begun"}}, name="begun")
+    begun = sweep(top1, axes, columns="backbone.patch_size", make={("ssat", 4, 1): {"state": "not begun"}}, name="begun")
     (waiting,) = begun.glob("ssat-train-4-1")
     (waiting / "job.json").unlink()  # the launcher has not come to it
     assert across(lay_out(collect(begun)))[0].startswith("With patch_size 4 against patch_size 2: scratch +10.00 in each seed, ssat ")

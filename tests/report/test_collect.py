@@ -44,27 +44,27 @@ def test_an_empty_folder_costs_nothing(tmp_path):
     assert set(read_folder(tmp_path, Site()).spent.values()) == {0.0}
 
 
-@pytest.mark.parametrize("status", ["done", "failed", "not begun"])
-def test_status(run_folder, status):
-    run = read_folder(run_folder(status=status), Site())
-    assert run.status == status
-    assert run.error == ("loss is not finite at step 70 (optim.lr)" if status == "failed" else "")
+@pytest.mark.parametrize("state", ["done", "failed", "not begun"])
+def test_state(run_folder, state):
+    run = read_folder(run_folder(state=state), Site())
+    assert run.state == state
+    assert run.error == ("loss is not finite at step 70 (optim.lr)" if state == "failed" else "")
 
 
 def test_a_run_that_fell_silent_was_killed(run_folder, emissions_record):
     now = time.time()
-    alive = read_folder(run_folder(status="running", records=[emissions_record(end=now - 60)]), Site())
-    assert (alive.status, alive.is_killed, alive.progress) == ("running", False, "step 500 of 1000")
-    silent = read_folder(run_folder(status="running", records=[emissions_record(end=now - 3600)]), Site())
-    assert (silent.status, silent.is_killed) == ("stopped", True)
+    alive = read_folder(run_folder(state="running", records=[emissions_record(end=now - 60)]), Site())
+    assert (alive.state, alive.is_killed, alive.progress) == ("running", False, "step 500 of 1000")
+    silent = read_folder(run_folder(state="running", records=[emissions_record(end=now - 3600)]), Site())
+    assert (silent.state, silent.is_killed) == ("stopped", True)
 
 
 def test_a_run_that_was_asked_to_stop_was_not_killed(run_folder):
-    folder = run_folder(status="running")
+    folder = run_folder(state="running")
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"event": "end", "attempt": 0, "step": 500, "time": 0.0, "reason": "stopped"}) + "\n")
     run = read_folder(folder, Site())
-    assert (run.status, run.is_killed) == ("stopped", False)
+    assert (run.state, run.is_killed) == ("stopped", False)
 
 
 def test_a_line_that_is_being_written_is_left_out(run_folder):

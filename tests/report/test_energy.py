@@ -122,7 +122,7 @@ def test_a_log_that_is_no_log_is_named(sweep):
     (folder / "scratch-train-0" / "metrics.jsonl").write_text("garbage")
     (run,) = collect(folder).runs.values()
     said = "metrics.jsonl: it has no complete line although the run is done; restore it from a backup"
-    assert run.status == "unreadable" and run.error.endswith(said)
+    assert run.state == "unreadable" and run.error.endswith(said)
 
 
 def test_those_without_a_label_are_told_apart(sweep):

@@ -79,7 +79,7 @@ def test_of_many_columns_leads_are_counted(sweep):
     axes = {"data": ["a", "b", "c"], "seed": [0, 1]}
     folder = sweep({"scratch": lambda at: 80.0 + 3 * (at["data"] == "b"), "ssat": 82.0}, axes)
     assert headlines(lay_out(collect(folder)))["Comparison"] == [f"Best mean top-1: ssat in a and c; scratch in b.{doubt}"]
-    make = {("scratch", "b", 1): {"status": "not begun"}}
+    make = {("scratch", "b", 1): {"state": "not begun"}}
     folder = sweep({"scratch": 80.0, "ssat": 82.0}, axes, name="one", make=make)
     assert headlines(lay_out(collect(folder)))["Comparison"] == [f"Best mean top-1: ssat in a and c.{doubt}"]
 
@@ -119,7 +119,7 @@ def test_what_is_best_and_what_to_take_stand_first_at_two_costs_on_two_sets(swee
 
 
 def test_where_nothing_is_found_yet_it_says_how_far_the_sweep_got(sweep):
-    folder = sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make={("scratch", 0): {"status": "not begun"}})
+    folder = sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make={("scratch", 0): {"state": "not begun"}})
     grid = lay_out(collect(folder))
     assert headlines(grid) == {} and progress(grid.sweep) == "0 of 1 run is done; 1 not begun."
 
@@ -508,14 +508,14 @@ def test_the_sentence_for_a_paper_has_amount_hardware_method_and_grid(sweep):
 
 
 def test_the_sentence_counts_what_failed_and_every_grid(sweep, emissions_record):
-    make = {("scratch", 0): {"status": "failed"}, ("scratch", 1): {"records": [emissions_record(intensity_kg_per_kwh=0.05, country="FRA")]}}
+    make = {("scratch", 0): {"state": "failed"}, ("scratch", 1): {"records": [emissions_record(intensity_kg_per_kwh=0.05, country="FRA")]}}
     said = statement(collect(sweep({"scratch": 80.0}, {"seed": [0, 1, 2]}, columns=None, make=make)))
     assert "3 training runs, 1 of them not finished, of 3.00 GPU-hours" in said
     assert "0.4 kg CO2e/kWh (DEU) and 0.05 kg CO2e/kWh (FRA)" in said
 
 
 def test_without_a_record_there_is_no_sentence(sweep):
-    assert statement(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make={("scratch", 0): {"status": "not begun"}}))) == ""
+    assert statement(collect(sweep({"scratch": 80.0}, {"seed": [0]}, columns=None, make={("scratch", 0): {"state": "not begun"}}))) == ""
 
 
 def test_runs_that_the_command_leaves_out_are_counted(sweep):

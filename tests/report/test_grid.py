@@ -71,7 +71,7 @@ def test_the_values_of_a_single_arm_are_compared_with_its_first(sweep) -> None:
 
 def test_a_copy_with_other_rows_has_ranks_of_its_own(sweep) -> None:
     """Of three seeds of an arm the third one is missing: without it the other two have three seeds in common."""
-    make = {("ssat_b", 2): {"status": "failed"}}
+    make = {("ssat_b", 2): {"state": "failed"}}
     arms = {"scratch": lambda at: 80.0 + at["seed"], "ssat": lambda at: 82.0 + at["seed"], "ssat_b": lambda at: 84.0 + at["seed"]}
     grid = lay_out(collect(sweep(arms, {"seed": [0, 1, 2]}, columns=None, make=make)))
     first, second, third = grid.rows

@@ -171,7 +171,7 @@ def told(folder: Path) -> list[str]:
 
 
 def test_failed_runs_stand_with_their_first_error(three):
-    folder = three(make={("ssat", 1): {"status": "failed"}})
+    folder = three(make={("ssat", 1): {"state": "failed"}})
     error = folder / "ssat-train-1" / "error.json"
     error.write_text(json.dumps({"message": "RuntimeError: <out of memory>", "time": 0.0, "details": 'File "train.py", line 3\n<boom>'}))
     text = html.html(made(folder))
@@ -187,7 +187,7 @@ def test_where_nothing_failed_nothing_is_said_of_it(three):
 
 
 def test_of_several_attempts_the_first_error_is_shown_and_the_last_where_it_differs(sweep):
-    folder = sweep({"ssat": 80.0}, {"seed": [0]}, columns=None, baseline=None, make={("ssat", 0): {"status": "failed"}})
+    folder = sweep({"ssat": 80.0}, {"seed": [0]}, columns=None, baseline=None, make={("ssat", 0): {"state": "failed"}})
     history = [{"message": "disk is full", "details": "File a.py"}, {"message": "loss is not finite at step 70 (optim.lr)"}]
     history = [failure | {"attempt": attempt} for attempt, failure in enumerate(history)]
     (folder / "ssat-train-0" / "errors.jsonl").write_text("".join(json.dumps(failure) + "\n" for failure in history))
@@ -200,7 +200,7 @@ def test_of_several_attempts_the_first_error_is_shown_and_the_last_where_it_diff
 
 def test_ranks_that_fail_differently_are_one_attempt(sweep):
     """Of each attempt the first line is the error; the others may follow from it."""
-    folder = sweep({"ssat": 80.0}, {"seed": [0]}, columns=None, baseline=None, make={("ssat", 0): {"status": "failed"}})
+    folder = sweep({"ssat": 80.0}, {"seed": [0]}, columns=None, baseline=None, make={("ssat", 0): {"state": "failed"}})
     run = folder / "ssat-train-0"
 
     def said(*history: tuple[int, str]) -> list[str]:

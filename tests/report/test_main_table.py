@@ -200,7 +200,7 @@ def test_bold_are_those_that_the_seeds_tell_from_the_others(sweep):
 
 
 def test_seeds_that_differ_stay_in_their_cells(sweep):
-    make = {("ssat", 1): {"status": "failed"}}
+    make = {("ssat", 1): {"state": "failed"}}
     text = latex.paper(lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0}, {"seed": [0, 1]}, columns=None, make=make))))
     assert "80.00 $\\pm$ 0.00 (2)" in text and "82.00 (1 of 2)" in text and "over the seeds (their number)" in text
 
@@ -273,7 +273,7 @@ def test_an_interval_that_cannot_be_is_not_promised(sweep):
 
 def test_a_spreadsheet_has_every_seed_with_all_that_was_measured(sweep):
     """A chain's stages are joined, and what was not finished has no line."""
-    make = {("ssat", 1): {"status": "failed"}}
+    make = {("ssat", 1): {"state": "failed"}}
     grid = lay_out(collect(sweep({"sslft": 70.0, "ssat": lambda at: 80.0 + at["seed"]}, {"seed": [0, 1]}, columns=None, make=make)))
     lines = list(csv.DictReader(spreadsheet.by_seed(grid).splitlines()))
     assert [(line["arm"], line["seed"], float(line["test_top1"])) for line in lines] == [

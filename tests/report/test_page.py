@@ -136,12 +136,12 @@ def test_names_are_escaped(sweep):
     assert "a &lt; b &amp; c" in page.read_text() and "<b>" not in page.read_text()
 
 
-@pytest.mark.parametrize("status", ["not begun", "running", "failed"])
-def test_a_sweep_without_a_result_has_a_report(sweep, status):
-    make = {(arm, "cifar10", 0): {"status": status} for arm in ("scratch", "ssat")}
+@pytest.mark.parametrize("state", ["not begun", "running", "failed"])
+def test_a_sweep_without_a_result_has_a_report(sweep, state):
+    make = {(arm, "cifar10", 0): {"state": state} for arm in ("scratch", "ssat")}
     page = report.write(sweep({"scratch": 1.0, "ssat": 2.0}, {"data": ["cifar10"], "seed": [0]}, make=make))
     assert "0 of 2 runs are done" in page.read_text()
-    assert (page.parent / "learning_curves.svg").exists() == (status != "not begun")
+    assert (page.parent / "learning_curves.svg").exists() == (state != "not begun")
     assert not (page.parent / "accuracy_vs_macs.svg").exists()
 
 
@@ -198,7 +198,7 @@ def test_panels_of_one_curve_have_the_same_limits_where_all_columns_are_of_one_s
 
 
 def test_curves_are_means_over_seeds_as_far_as_all_have_come(sweep):
-    make = {("scratch", "cifar10", 1): {"status": "running"}}
+    make = {("scratch", "cifar10", 1): {"state": "running"}}
     laid_out = lay_out(collect(sweep({"scratch": lambda at: 80.0 + 2 * at["seed"]}, {"data": ["cifar10"], "seed": [0, 1]}, make=make)))
     _, figure = plots.draw(laid_out)["learning_curves"]
     curve = next(line for line in figure.axes[0].lines if len(line.get_xdata()))
@@ -286,7 +286,7 @@ def test_energy_is_drawn_for_every_column(sweep, emissions_record):
     """1 h is 0.2 + 0.04 + 0.01 kWh; the bars of one column hold nothing of the other."""
     hours = {("scratch", "x"): 1, ("ssat", "x"): 2, ("scratch", "y"): 60}
     make = {(*place, 0): {"records": [emissions_record(hours=h)]} for place, h in hours.items()}
-    make["ssat", "y", 0] = {"status": "not begun"}
+    make["ssat", "y", 0] = {"state": "not begun"}
     laid_out = lay_out(collect(sweep({"scratch": 80.0, "ssat": 90.0}, {"data": ["x", "y"], "seed": [0]}, make=make)))
     _, figure = plots.draw(laid_out)["energy_by_component"]
     drawn = [{(c.get_label(), round(bar.get_y() + 0.31)): bar.get_width() for c in axis.containers for bar in c} for axis in figure.axes]

@@ -39,7 +39,7 @@ def colours_by_label(figure: Figure) -> dict[str, set[str]]:
 @pytest.fixture
 def unfinished(sweep):
     """Two columns; the second arm has no result, and no run at all in the second column."""
-    make = {("sslft", "x", 0): {"status": "failed"}, ("sslft", "y", 0): {"skip": True}}
+    make = {("sslft", "x", 0): {"state": "failed"}, ("sslft", "y", 0): {"skip": True}}
     return sweep(TOP1, {"data": ["x", "y"], "seed": [0]}, arms=ARMS, make=make)
 
 

@@ -26,7 +26,7 @@ REST = {"confidence": np.ones(2, np.float32), "top5": np.ones(2, bool), "loss": 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A sweep of two arms, one of them failed."""
-    make = {("ssat", 0): {"status": "failed"}}
+    make = {("ssat", 0): {"state": "failed"}}
     return make_sweep(tmp_path / "study", {"scratch": 80.0, "ssat": 85.0}, {"seed": [0]}, columns=None, make=make)
 
 
@@ -255,7 +255,7 @@ def test_what_is_no_file_is_damage_and_nothing_waits_for_it(folder, capsys, file
 @pytest.mark.parametrize("kept", ["metrics.jsonl", "emissions-0-n1.json", "cost.json"])
 def test_a_begun_run_without_its_fields_is_damage_that_leaves_the_rest_of_the_report(sweep, capsys, kept):
     """Of its other records one is left. The arms' images differ, so there are learning curves over images, which need a batch's size."""
-    make = {("ssat", 0): {"status": "running", "data": {"train_images": 4000}}}
+    make = {("ssat", 0): {"state": "running", "data": {"train_images": 4000}}}
     folder = sweep({"scratch": 80.0, "ssat": 85.0}, {"seed": [0, 1]}, columns=None, make=make)
     begun = folder / "ssat-train-0"
     (begun / "cost.json").write_bytes((folder / "ssat-train-1" / "cost.json").read_bytes())

@@ -118,7 +118,7 @@ def test_of_a_loss_the_lowest_is_the_best(grid_sweep) -> None:
 
 def test_a_cell_counts_when_all_of_its_seeds_are_done(grid_sweep) -> None:
     """Without the cell of 66 the next is 65, whose test mean is 79; of 71, 79 and 60 the mean is 70, the deviation 9.54."""
-    laid_out = lay_out(collect(grid_sweep(states={(0.1, 0.05, 1): {"status": "running"}})))
+    laid_out = lay_out(collect(grid_sweep(states={(0.1, 0.05, 1): {"state": "running"}})))
     shown = texts(laid_out)
     assert (shown["lr"], shown["weight_decay"], shown["cells"]) == ("0.2", "0.0", "3 of 4, 1 missing")
     assert shown["mean ± std over the cells"] == "70.00 ± 9.54"
@@ -129,7 +129,7 @@ def test_a_cell_counts_when_all_of_its_seeds_are_done(grid_sweep) -> None:
 
 
 def test_until_a_cell_is_done_nothing_is_chosen(grid_sweep) -> None:
-    states = {(*point, 1): {"status": "failed" if point == (0.1, 0.0) else "not begun"} for point in SCORES}
+    states = {(*point, 1): {"state": "failed" if point == (0.1, 0.0) else "not begun"} for point in SCORES}
     folder = grid_sweep(states=states)
     laid_out = lay_out(collect(folder))
     assert texts(laid_out) == {"arm": "Ours", "paper": "79.50", "cells": "0 of 4, 4 missing"}

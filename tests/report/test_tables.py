@@ -109,7 +109,7 @@ def test_one_seed_says_so(sweep):
 
 
 def test_an_arm_with_a_single_seed_leaves_the_others_unranked(sweep):
-    make = {("ssat", "cifar10", 1): {"status": "not begun"}}
+    make = {("ssat", "cifar10", 1): {"state": "not begun"}}
     laid_out = lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.5}, {"data": ["cifar10"], "seed": [0, 1]}, make=make)))
     assert main_table.table(laid_out).best == set()
     assert "cifar10: No best arm is named, since the arms have fewer than two seeds in common." in sentences(findings(laid_out))
@@ -177,7 +177,7 @@ def test_published_costs_stand_beside_their_column(sweep, emissions_record):
 
 def test_published_costs_wait_for_their_column(sweep):
     """Where no model of the column has finished, the paper's numbers stand alone, whatever finished elsewhere."""
-    make = {("ssat", "imagenet", 0): {"status": "running"}}
+    make = {("ssat", "imagenet", 0): {"state": "running"}}
     axes = {"data": ["cifar10", "imagenet"], "seed": [0]}
     laid_out = lay_out(collect(sweep({"ssat": 90.0}, axes, make=make, arms=[{"name": "ssat", "published_cost": PRINTED}])))
     table = spending.published(laid_out)
@@ -186,14 +186,14 @@ def test_published_costs_wait_for_their_column(sweep):
 
 def test_unfinished_runs_show_as_such(sweep):
     make = {
-        ("scratch", "cifar10", 1): {"status": "failed"},
-        ("ssat", "cifar10", 0): {"status": "failed"},
-        ("ssat", "cifar10", 1): {"status": "not begun"},
+        ("scratch", "cifar10", 1): {"state": "failed"},
+        ("ssat", "cifar10", 0): {"state": "failed"},
+        ("ssat", "cifar10", 1): {"state": "not begun"},
         ("ssat", "cifar10", 2): {"skip": True},
     }
     laid_out = lay_out(collect(sweep({"scratch": 80.0, "ssat": 90.0}, {"data": ["cifar10"], "seed": [0, 1, 2]}, make=make)))
     assert accuracies(laid_out) == {"scratch": ["80.00 ± 0.00 (2 of 3)"], "ssat": ["failed (1), not begun (2)"]}
-    assert [line["status"] for line in csv.DictReader(StringIO(spreadsheet.numbers(laid_out)))] == ["done, failed", "failed, not begun"]
+    assert [line["state"] for line in csv.DictReader(StringIO(spreadsheet.numbers(laid_out)))] == ["done, failed", "failed, not begun"]
     assert main_table.table(laid_out).rows[1][1].kind == BAD
     runs = texts(details.runs(laid_out.sweep))
     assert runs["scratch-train-cifar10-1"][1] == "failed: loss is not finite at step 70 (optim.lr)"
@@ -201,7 +201,7 @@ def test_unfinished_runs_show_as_such(sweep):
 
 
 def test_of_a_run_that_was_killed_it_is_told(sweep):
-    folder = sweep({"ssat": 90.0}, {"seed": [0, 1]}, columns=None, make={("ssat", seed): {"status": "running"} for seed in (0, 1)})
+    folder = sweep({"ssat": 90.0}, {"seed": [0, 1]}, columns=None, make={("ssat", seed): {"state": "running"} for seed in (0, 1)})
     with (folder / "ssat-train-1" / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"event": "end", "attempt": 0, "step": 500, "time": 0.0, "reason": "stopped"}) + "\n")
     killed, stopped = (row[2] for row in details.runs(collect(folder)).rows)

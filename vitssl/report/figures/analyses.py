@@ -70,7 +70,7 @@ def _groups(grid: Grid, name: str) -> dict[str, list[Analysed]]:
     looks: dict[Path, dict[str, Any]] = {}
     for row in grid.rows:
         for column, cells in row.columns.items():
-            for stage, run in (pair for cell in cells for pair in cell.stages if pair[1].status != "unreadable"):
+            for stage, run in (pair for cell in cells for pair in cell.stages if pair[1].state != "unreadable"):
                 for path in (run.path / "analysis").glob(f"{name}*.json"):
                     place = (grid.arm_name(row.arm), row.values, f"{stage}, {grid.name(column)}".removesuffix(", "))
                     uses.setdefault(path, []).append(place)

@@ -73,7 +73,7 @@ def next_steps(grid: Grid) -> str:
 
     Empty if nothing is open, or if runs are still to come, which may decide it.
     """
-    if any(run.status != "done" for run in grid.sweep.runs.values()):
+    if any(run.state != "done" for run in grid.sweep.runs.values()):
         return ""
     places = [(part, column) for part in grid.parts for column in part.columns]
     needed = [text for place in places if (text := _needed(*place))]

@@ -72,8 +72,8 @@ def sentences(by_subject: Findings) -> list[str]:
 
 def progress(sweep: Sweep) -> str:
     """Return a sentence on how many runs are done, and on the states of the others."""
-    counts = Counter(run.status for run in sweep.runs.values())
-    rest = "".join(f"; {n} {status}" for status, n in counts.items() if status != "done")
+    counts = Counter(run.state for run in sweep.runs.values())
+    rest = "".join(f"; {n} {state}" for state, n in counts.items() if state != "done")
     return f"{counts['done']} of {counted(len(sweep.runs), 'run')} {'is' if len(sweep.runs) == 1 else 'are'} done{rest}."
 
 
@@ -162,8 +162,8 @@ def _total(sweep: Sweep) -> str:
     spent = add(run.spent for run in sweep.runs.values())
     if not spent["device_hours"]:
         return ""
-    wasted = add(run.spent for run in sweep.runs.values() if run.status != "done")["energy_kwh"]
-    lost = sum(lost_kwh(run.events, run.emissions) for run in sweep.runs.values() if run.status == "done")
+    wasted = add(run.spent for run in sweep.runs.values() if run.state != "done")["energy_kwh"]
+    lost = sum(lost_kwh(run.events, run.emissions) for run in sweep.runs.values() if run.state == "done")
     parts = {"in runs that are not done": wasted, "in work lost when jobs were killed": lost}
     wasted_parts = [f"{quantity(kwh, 'kWh')} {where}" for where, kwh in parts.items() if kwh > 0.001 * spent["energy_kwh"]]
     rest = f", of which {listed(wasted_parts)}" if wasted_parts else ""

@@ -103,7 +103,7 @@ def _line(grid: Grid, row: Row, column: object) -> dict[str, object]:
     cost, metric = cost_per_model(cells) or {}, "_".join(part for part in grid.metric if part != "test")
     return {
         **_named(grid, row, column), "paper_row": row.arm.row, "quoted": row.arm.quoted,
-        "status": ", ".join(dict.fromkeys(c.status for c in row.candidates(column))) or row.arm.not_runnable or "",
+        "state": ", ".join(dict.fromkeys(c.state for c in row.candidates(column))) or row.arm.not_runnable or "",
         "seeds": len(scores), f"{metric}_mean": mean(scores) if scores else None, f"{metric}_std": std(scores),
         f"paper_{metric}": paper, "minus_paper": mean(scores) - paper if scores and paper is not None else None,
         "minus_baseline": difference and difference.mean, "ci95_low": difference and difference.low,

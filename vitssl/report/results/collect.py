@@ -59,7 +59,7 @@ class RunFolder:
     """The content of one run folder."""
 
     path: Path
-    status: State
+    state: State
     error: str = ""  # why it failed, or which record is damaged
     run: Run | None = None  # run.yaml, where missing fields have their defaults; None if there is none
     job: dict[str, Any] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class RunFolder:
     @property
     def is_killed(self) -> bool:
         """Whether it stopped without having been asked to, so that the steps since its last checkpoint are lost."""
-        return self.status == "stopped" and not run_state.has_saved(self.events)
+        return self.state == "stopped" and not run_state.has_saved(self.events)
 
     @property
     def attempts(self) -> int:
@@ -120,9 +120,9 @@ class Cell:
     stages: list[tuple[str, RunFolder]]
 
     @property
-    def status(self) -> State:
-        """The status ``done`` if every stage is done, otherwise the status of the first stage that is not."""
-        return next((run.status for _, run in self.stages if run.status != "done"), "done")
+    def state(self) -> State:
+        """The state ``done`` if every stage is done, otherwise the state of the first stage that is not."""
+        return next((run.state for _, run in self.stages if run.state != "done"), "done")
 
     @property
     def last(self) -> RunFolder:
@@ -131,7 +131,7 @@ class Cell:
 
     def result(self, evaluator: str, metric: str) -> float | None:
         """Return a metric (such as top1, in %) of the last stage, also of test_best or selected; None unless all stages are done."""
-        return self.last.metrics(evaluator).get(metric) if self.status == "done" else None
+        return self.last.metrics(evaluator).get(metric) if self.state == "done" else None
 
 
 @dataclass

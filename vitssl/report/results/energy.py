@@ -82,7 +82,7 @@ def statement(sweep: Sweep) -> str:
         return ""
     spent = add(run.spent for run in runs)
     used = f"used {quantity(spent['energy_kwh'], 'kWh')} of electricity and caused {quantity(spent['co2e_kg'], 'kg')} of CO2e"
-    unfinished = sum(run.status != "done" for run in runs)
+    unfinished = sum(run.state != "done" for run in runs)
     trainings = counted(len(runs), "training run") + (f", {unfinished} of them not finished," if unfinished else "")
     hours = quantity(spent["device_hours"], "hours", sweep.hours_name)
     devices = listed(event["device"] for run in runs for event in run.events_of("start"))
@@ -105,7 +105,7 @@ def _by_default(runs: list[RunFolder]) -> str:
 
 def unrecorded(sweep: Sweep) -> str:
     """Return a sentence that the sums lack the energy of trained runs whose records are missing or unreadable; empty if there are none."""
-    missing = sum(run.status == "unreadable" or (run.status == "done" and not run.recorded) for run in sweep.runs.values())
+    missing = sum(run.state == "unreadable" or (run.state == "done" and not run.recorded) for run in sweep.runs.values())
     if not missing:
         return ""
     return f" Not counted: {counted(missing, 'further run')} whose energy record is missing or unreadable."

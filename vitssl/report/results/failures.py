@@ -31,17 +31,17 @@ class Failure:
 
 def failures(sweep: Sweep) -> list[Failure]:
     """Return the failure of every run that failed or has a damaged record, in the sweep's order."""
-    return [_failure(sweep, run) for run in sweep.runs.values() if run.status in ("failed", "unreadable")]
+    return [_failure(sweep, run) for run in sweep.runs.values() if run.state in ("failed", "unreadable")]
 
 
 def unreadable(sweep: Sweep) -> list[str]:
     """Return a message for every run with a damaged record."""
-    return [_damaged(run) for run in sweep.runs.values() if run.status == "unreadable"]
+    return [_damaged(run) for run in sweep.runs.values() if run.state == "unreadable"]
 
 
 def _failure(sweep: Sweep, run: RunFolder) -> Failure:
     trace = _by_attempt(run)[0].get("details", "") if run.failures else ""
-    return Failure(run.path.name, sweep.link(run), _damaged(run) if run.status == "unreadable" else _errors(run), trace)
+    return Failure(run.path.name, sweep.link(run), _damaged(run) if run.state == "unreadable" else _errors(run), trace)
 
 
 def _damaged(run: RunFolder) -> str:

@@ -117,7 +117,7 @@ def without(axes: dict[str, Any], name: str) -> dict[str, Any]:
 
 def finished(cells: list[Cell]) -> list[Cell]:
     """Return the cells whose stages are all done, so that each has its cost.json."""
-    return [cell for cell in cells if cell.status == "done"]
+    return [cell for cell in cells if cell.state == "done"]
 
 
 def cost_of(cell: Cell) -> dict[str, float] | None:

@@ -56,7 +56,7 @@ def pictures(grid: Grid, kind: str, rows: tuple[str, ...] = ()) -> list[Picture]
         suffix = f" on {grid.name(column)}" if grid.axis else ""
         for row in grid.rows:
             cells = row.columns[column]
-            for stage, run in (stage for stage in cells[0].stages if stage[1].status != "unreadable") if cells else []:
+            for stage, run in (stage for stage in cells[0].stages if stage[1].state != "unreadable") if cells else []:
                 owner = grid.label(row) + (f": {stage}" if len(cells[0].stages) > 1 else "") + suffix
                 for path in sorted(run.path.glob(f"{kind}-*.png")):
                     name = path.stem.removeprefix(f"{kind}-")

@@ -46,7 +46,7 @@ def warnings(grid: Grid) -> dict[str, str]:
 
 def _other_code(sweep: Sweep) -> list[str]:
     """Return a warning if finished runs were trained with snapshots that differ, of those snapshots that still exist."""
-    finished = [run for run in sweep.runs.values() if run.status == "done"]
+    finished = [run for run in sweep.runs.values() if run.state == "done"]
     files = differing({folder for run in finished if (folder := snapshot_of(run.path, run.job)) is not None})
     return [f"not all of these runs were trained by the same code: it differs in {few(files)}"] if files else []
 
@@ -100,9 +100,9 @@ def _data_facts(run: RunFolder) -> tuple[str, ...]:
 
 
 def runs(sweep: Sweep) -> Table:
-    """Return every run folder once, with its status, what all its attempts cost, and its site if there are several."""
+    """Return every run folder once, with its state, what all its attempts cost, and its site if there are several."""
     score = measured_by(sweep.facts["metric"]).title
-    header = ["run", "of", "status", "attempts", score, sweep.hours_name, sweep.busy_name, "kWh", "kg CO2e", "site"]
+    header = ["run", "of", "state", "attempts", score, sweep.hours_name, sweep.busy_name, "kWh", "kg CO2e", "site"]
     rows, caption = [_run(sweep, run) for run in sweep.runs.values()], "Each run folder once, even if several arms use it."
     table = Table("Runs", header, rows, caption, left=frozenset({0, 1, 2, 9}))
     return fit(table if energy.sites(sweep) else table.without("site")).trimmed()
@@ -112,13 +112,13 @@ def _run(sweep: Sweep, run: RunFolder) -> list[Entry]:
     users = [c for c in sweep.cells if any(r is run for _, r in c.stages)]
     points = [", ".join([c.arm, *(f"{axis} {value}" for axis, value in c.axes.items())]) for c in users]
     evaluator, metric = metric_parts(sweep.facts["metric"])
-    score = run.metrics(evaluator).get(metric) if run.status == "done" else None
+    score = run.metrics(evaluator).get(metric) if run.state == "done" else None
     spent = [figure(run.spent[name] or None) for name in ("device_hours", sweep.busy_key, "energy_kwh", "co2e_kg")]
     site = Entry(energy.site_of(run) if run.emissions else DASH, NOTE)
-    detail = f" at {run.progress}" if run.status != "done" and run.progress else ""
-    detail = f": {run.error}" if run.status in ("failed", "unreadable") else detail
+    detail = f" at {run.progress}" if run.state != "done" and run.progress else ""
+    detail = f": {run.error}" if run.state in ("failed", "unreadable") else detail
     killed = " (killed)" if run.is_killed else ""
-    status = Entry(run.status + killed + detail, BAD if killed or run.status in ("failed", "unreadable") else MEASURED)
+    state = Entry(run.state + killed + detail, BAD if killed or run.state in ("failed", "unreadable") else MEASURED)
     name = Entry(run.path.name, link=sweep.link(run))
     score_entry = Entry(DASH if score is None else f"{score:.2f}")
-    return [name, Entry("; ".join(points), NOTE), status, Entry(str(run.attempts)), score_entry, *spent, site]
+    return [name, Entry("; ".join(points), NOTE), state, Entry(str(run.attempts)), score_entry, *spent, site]

@@ -146,14 +146,14 @@ def _best(grid: Grid, places: list[tuple[Any, str]]) -> set[tuple[int, int]]:
 def _accuracy(grid: Grid, row: Row, column: Any) -> Entry:
     scores, cells = list(grid.scores(row, column).values()), row.columns[column]
     seeds = f"{len(scores)}" if len(scores) == len(cells) else f"{len(scores)} of {len(cells)}"
-    return Entry(f"{plus_minus(scores)} ({seeds})") if scores else _status(row, row.candidates(column))
+    return Entry(f"{plus_minus(scores)} ({seeds})") if scores else _states_of(row, row.candidates(column))
 
 
-def _status(row: Row, cells: list[Cell]) -> Entry:
+def _states_of(row: Row, cells: list[Cell]) -> Entry:
     if row.arm.not_runnable:
         return Entry("not runnable", NOTE)
-    counts = Counter(cell.status for cell in cells)
-    text = ", ".join(f"{status} ({n})" for status, n in counts.items())
+    counts = Counter(cell.state for cell in cells)
+    text = ", ".join(f"{state} ({n})" for state, n in counts.items())
     if set(counts) == {"done"}:
         return Entry("no accuracy", NOTE)  # a pretraining alone
     return Entry(text or DASH, BAD if {"failed", "unreadable"} & set(counts) else NOTE)
