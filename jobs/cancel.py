@@ -13,8 +13,8 @@ if __name__ == "__main__":
 
     environment.require()
 
-from jobs.chosen import runs_named, runs_of, shared_runs, waiting_for, yet_to_queue
 from jobs.slurm import cluster
+from jobs.sweep_runs import runs_named, runs_of, shared_runs, waiting_for, yet_to_queue
 from vitssl import sweep_folder
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError

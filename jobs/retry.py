@@ -22,14 +22,14 @@ if __name__ == "__main__":
 from rich.console import Console
 
 from jobs import local
-from jobs.chosen import lineage_of, parents_of, runs_named, runs_of, waiting_for, yet_to_queue
 from jobs.command import job_of
-from jobs.plan.existing import identity_of
+from jobs.plan.existing_runs import identity_of
 from jobs.plan.graph import Graph, Job, only_evaluated
 from jobs.plan.launch import Launch
 from jobs.slurm import cluster
 from jobs.source import snapshot
 from jobs.submit import launch_all
+from jobs.sweep_runs import lineage_of, parents_of, runs_named, runs_of, waiting_for, yet_to_queue
 from vitssl import sweep_folder
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Site, assign, checkpoints, load, merge

@@ -19,11 +19,11 @@ from rich.table import Table
 from rich.text import Text
 
 from jobs import logs
-from jobs.chosen import run_named, yet_to_queue
 from jobs.display.states import ENDED, Overview, Status, is_over, read_overview
 from jobs.display.tables import fits, print_table
 from jobs.plan.time_left import MeasuredTimes, Work, time_of
 from jobs.slurm import cluster
+from jobs.sweep_runs import run_named, yet_to_queue
 from vitssl import sweep_folder
 from vitssl.arguments import Parser, guarded
 from vitssl.config.evals import measured_by

@@ -24,7 +24,7 @@ from rich.console import Console
 from jobs import folders, local, site_profile
 from jobs.display import show
 from jobs.inputs import prepare, reuse, weights
-from jobs.plan import equalize, existing, graph, notes, overrides, predict, shards, smoke, sweep, sweep_files
+from jobs.plan import equalize, existing_runs, graph, notes, overrides, predict, shards, smoke, sweep, sweep_files
 from jobs.plan.cells import cells
 from jobs.plan.launch import Launch
 from jobs.plan.overrides import CLI
@@ -121,7 +121,7 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
     folders.check_trained(linked.jobs)
     _reuse(linked, launch, options.reuse, console)
     if not options.smoke:
-        remarks = (remark_on(linked.jobs, launch.sweep) for remark_on in (existing.superseded, existing.trained_otherwise))
+        remarks = (remark_on(linked.jobs, launch.sweep) for remark_on in (existing_runs.superseded, existing_runs.trained_otherwise))
         for line in filter(None, [*notes.notes(spec, planned, site), *remarks]):
             note(line)
     if options.dry_run:

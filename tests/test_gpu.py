@@ -13,7 +13,7 @@ from tests.test_pairs import COVERING, batch, make  # noqa: F401
 from tests.training.test_train import CURVES, in_two_parts
 from vitssl import config, model, train
 from vitssl.data.loading.batch import Batch
-from vitssl.data.loading.on_stream import slice_groups
+from vitssl.data.loading.view_stream import slice_groups
 from vitssl.files import read_events
 from vitssl.training import optim, passes, train_state
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from jobs.plan.existing import identity_of
+from jobs.plan.existing_runs import identity_of
 from vitssl import config
 from vitssl.config import ConfigError, Run
 from vitssl.config.base import element_types_of, parts_of

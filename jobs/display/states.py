@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from jobs.chosen import lineage_of, parents_of, runs_of
 from jobs.logs import cause
 from jobs.slurm import cluster
+from jobs.sweep_runs import lineage_of, parents_of, runs_of
 from vitssl import sweep_folder
 from vitssl.config import ConfigError, load
 from vitssl.config.evals import metric_parts

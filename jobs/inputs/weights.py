@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from jobs.command import cli_command
-from jobs.plan import ask
+from jobs.plan import questions
 from jobs.plan.architecture import architecture
 from jobs.plan.cells import Stage
 from jobs.plan.shards import expected_index
@@ -77,8 +77,8 @@ def check_names(missing: dict[str, str], site: Site) -> None:
     """Check that the released weights exist, by asking the training environment, in the site's container if it has one."""
     for name in dict.fromkeys(name for name in missing.values() if name.startswith(RELEASED)):
         try:
-            ask.command_output(["weights", name], site)
-        except ask.Refused as refused:
+            questions.command_output(["weights", name], site)
+        except questions.Refused as refused:
             raise ConfigError(f"{name}: {refused}", "init_from") from None
 
 
@@ -104,11 +104,11 @@ def check_networks(stages: Iterable[Stage], site: Site) -> None:
         return
     question_stages, runs, classes = zip(*questions.values(), strict=True)
     try:
-        problems = ask.of_runs("fits", runs, classes, site, [Path(run.init_from) for run in runs if run.init_from])
-    except ask.Unreachable as unreachable:
+        problems = questions.of_runs("fits", runs, classes, site, [Path(run.init_from) for run in runs if run.init_from])
+    except questions.Unreachable as unreachable:
         note(f"whether files of weights and networks of timm fit is seen when runs start: {unreachable}")
         return
-    except ask.Refused as refused:
+    except questions.Refused as refused:
         raise ConfigError(f"vitssl fits failed: {refused}") from None
     for stage, problem in zip(question_stages, problems, strict=True):
         if problem:

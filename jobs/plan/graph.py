@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.plan.cells import Cell, Stage, resources_of
-from jobs.plan.existing import content_of, run_folders
+from jobs.plan.existing_runs import content_of, run_folders
 from jobs.plan.sweep import Spec
 from vitssl import config
 from vitssl.config import ConfigError, Run, assign, checkpoints, identity, reads_labels

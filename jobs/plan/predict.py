@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.plan import ask
+from jobs.plan import questions
 from jobs.plan.architecture import architecture
 from jobs.plan.graph import Graph, Job
 from jobs.plan.launch import Launch
@@ -213,6 +213,6 @@ def _count(runs: tuple[Run, ...], classes: tuple[int, ...], launch: Launch) -> l
     """Count the costs of ``runs`` in the training environment."""
     print(f"counting the MACs of {counted(len(runs), 'network')} ...", file=sys.stderr, flush=True)
     try:
-        return ask.of_runs("cost", runs, classes, launch.site)
-    except ask.Refused as refused:
+        return questions.of_runs("cost", runs, classes, launch.site)
+    except questions.Refused as refused:
         raise ConfigError(f"vitssl cost failed: {refused}") from None

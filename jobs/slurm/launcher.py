@@ -19,13 +19,13 @@ from typing import Any
 
 from rich.console import Console
 
-from jobs.chosen import yet_to_queue
 from jobs.folders import Busy, locked, status_command, write_run
 from jobs.node import Node, Report, not_done, record_not_started
 from jobs.plan.graph import Graph, Job
 from jobs.plan.launch import Launch
 from jobs.slurm import cluster, limits, preflight, sbatch
 from jobs.slurm.cluster import ENDING_S
+from jobs.sweep_runs import yet_to_queue
 from vitssl.config import ConfigError
 from vitssl.run_folder import CANCELLED, SLURM_JOB, error_of
 from vitssl.words import counted

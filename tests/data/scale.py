@@ -20,7 +20,7 @@ import numpy as np
 
 from vitssl.config import Data
 from vitssl.data.index import COLUMNS, Index, load_index, write_index
-from vitssl.data.loading import ahead
+from vitssl.data.loading import read_ahead
 from vitssl.data.loading.order import Order, Windows, windows
 from vitssl.data.loading.subset import train_and_heldout
 
@@ -56,7 +56,7 @@ def write(folder: Path, images: int) -> None:
     write_index(Index(folder, "made up", "", "0" * 64, classes, **facts, **dict(zip(COLUMNS, columns, strict=True))))
 
 
-class Counted(ahead.Ahead):
+class Counted(read_ahead.Ahead):
     """Reads nothing, and counts what it would have read."""
 
     requests = 0
@@ -96,10 +96,11 @@ def main(images: int, nodes: int) -> None:
         shards, rate, needed = len(np.unique(index.shard[taken])), GPUS * PER_SECOND, len(taken) * BYTES
         print(f"it takes {len(taken):,} images from {shards:,} of {len(index.shards):,} shards")
         print(
-            f"{reading.requests:,} requests of {ahead.BLOCK >> 20} MiB, {reading.requests * ahead.BLOCK / needed:.2f} of the images' bytes"
+            f"{reading.requests:,} requests of {read_ahead.BLOCK >> 20} MiB,"
+            f" {reading.requests * read_ahead.BLOCK / needed:.2f} of the images' bytes"
         )
         print(f"at {rate:,} images/s {reading.requests / len(taken) * rate:,.0f} requests/s; image by image {rate:,}")
-        print(f"before the first batch {at_first:,} requests, {at_first * ahead.BLOCK / 1e9:.1f} GB")
+        print(f"before the first batch {at_first:,} requests, {at_first * read_ahead.BLOCK / 1e9:.1f} GB")
 
 
 if __name__ == "__main__":

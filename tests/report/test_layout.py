@@ -17,7 +17,7 @@ from vitssl.report.findings import sentences as findings
 from vitssl.report.findings.sentences import further, headlines, sentences
 from vitssl.report.pages import html, markdown, render
 from vitssl.report.pages.sections import Drawn, Report
-from vitssl.report.results import seen
+from vitssl.report.results import training_pictures
 from vitssl.report.results.collect import collect
 from vitssl.report.results.failures import failures
 from vitssl.report.results.grid import lay_out
@@ -220,7 +220,7 @@ def test_ranks_that_fail_differently_are_one_attempt(sweep):
 
 
 def picture(path: Path, value: int, px: int = 16, rows: int = 1) -> None:
-    noise = np.random.default_rng(value).integers(0, 256, (rows * (px + 1), seen.COUNT * (px + 1), 4), dtype=np.uint8)
+    noise = np.random.default_rng(value).integers(0, 256, (rows * (px + 1), training_pictures.COUNT * (px + 1), 4), dtype=np.uint8)
     Image.fromarray(noise).save(path)
 
 
@@ -229,7 +229,7 @@ def test_runs_that_saw_the_same_share_one_picture(three):
     for run, value in (("scratch-train-0", 1), ("sslft-pretrain-0", 2), ("sslft-finetune-0", 1), ("ssat-train-0", 1), ("ssat-train-1", 3)):
         picture(folder / run / "views-main.png", value)
     picture(folder / "ssat-train-0" / "views-local.png", 1)
-    found = [view.caption for view in seen.pictures(lay_out(collect(folder)), "views")]
+    found = [view.caption for view in training_pictures.pictures(lay_out(collect(folder)), "views")]
     assert found == ["main: Scratch, SSL+FT: finetune and SSAT", "main: SSL+FT: pretrain", "local: SSAT"]
     text = html.html(made(folder))
     assert text.count("<img ") == 3 and text.count("data:image/png;base64,") == 3
@@ -238,7 +238,7 @@ def test_runs_that_saw_the_same_share_one_picture(three):
 def test_reconstructions_name_their_rows_and_large_pictures_are_packed(three):
     folder = three()
     picture(folder / "ssat-train-0" / "reconstructions-mae.png", 1, px=96, rows=3)
-    (found,) = seen.pictures(lay_out(collect(folder)), "reconstructions", seen.ROWS)
+    (found,) = training_pictures.pictures(lay_out(collect(folder)), "reconstructions", training_pictures.ROWS)
     assert found.caption == "mae: SSAT" and found.rows == ("seen", "given back", "image")
     assert found.uri().startswith("data:image/webp;base64,") and len(found.uri()) < found.path.stat().st_size
     text = html.html(made(folder))
@@ -249,7 +249,10 @@ def test_columns_are_named_where_there_are_several(sweep):
     folder = sweep({"ssat": 80.0}, {"data": ["x", "y"], "seed": [0]}, baseline=None)
     picture(folder / "ssat-train-x-0" / "views-main.png", 1)
     picture(folder / "ssat-train-y-0" / "views-main.png", 2)
-    assert [view.caption for view in seen.pictures(lay_out(collect(folder)), "views")] == ["main: ssat on x", "main: ssat on y"]
+    assert [view.caption for view in training_pictures.pictures(lay_out(collect(folder)), "views")] == [
+        "main: ssat on x",
+        "main: ssat on y",
+    ]
 
 
 def test_runs_of_before_there_were_pictures_have_a_report(three):

@@ -24,8 +24,8 @@ from vitssl.data import shards
 from vitssl.data.index import Index, load_index
 from vitssl.data.loading.batch import Batch, RawBatch
 from vitssl.data.loading.loader import TrainLoader
-from vitssl.data.loading.on_stream import on_own_stream, slice_groups
 from vitssl.data.loading.subset import train_and_heldout
+from vitssl.data.loading.view_stream import on_own_stream, slice_groups
 from vitssl.data.pixels.layout import unbind_images
 from vitssl.data.sources.opening import open_source
 from vitssl.views import TrainViews

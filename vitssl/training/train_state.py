@@ -23,8 +23,8 @@ from vitssl.data.index import load_index
 from vitssl.data.loading.batch import Batch
 from vitssl.data.loading.cache import private_folder
 from vitssl.data.loading.loader import TrainLoader
-from vitssl.data.loading.on_stream import on_own_stream, slice_groups
 from vitssl.data.loading.subset import split_of
+from vitssl.data.loading.view_stream import on_own_stream, slice_groups
 from vitssl.run_folder import BEST, LAST
 from vitssl.training import memory, optim, passes, pictures
 from vitssl.views import EvalView, TrainViews

@@ -19,8 +19,8 @@ from torch import Tensor
 from vitssl import pool
 from vitssl.config import ConfigError, Data
 from vitssl.data.index import Index, read_image
-from vitssl.data.loading.ahead import Ahead, open_shard
 from vitssl.data.loading.cache import Cache, decoded_bytes, open_cache
+from vitssl.data.loading.read_ahead import Ahead, open_shard
 from vitssl.data.pixels.decode import resize, resized_sizes
 from vitssl.data.pixels.layout import ALWAYS_PADDED, MOST_PADDED, clear_padding, shape_of, unbind_images
 

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib import rc_context
 
 from vitssl.report.figures import blocks, masked_tokens, pictures, style
-from vitssl.report.figures.analysed import Analysed
+from vitssl.report.figures.analysis_results import Analysed
 from vitssl.report.figures.style import COLOURS, MARKERS, STYLE, Plot
 from vitssl.report.results.grid import Grid
 

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from vitssl.report.figures import style
-from vitssl.report.figures.analysed import Analysed, by_label, images_of
+from vitssl.report.figures.analysis_results import Analysed, by_label, images_of
 from vitssl.report.figures.style import Plot
 
 STYLES = ("-", "--", ":", "-.")  # of an arm's labels, which have the same colour and marker

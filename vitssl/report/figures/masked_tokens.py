@@ -15,7 +15,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from vitssl.report.figures import style
-from vitssl.report.figures.analysed import Analysed, by_label, images_of
+from vitssl.report.figures.analysis_results import Analysed, by_label, images_of
 from vitssl.report.figures.pictures import enlarged
 from vitssl.report.figures.sheet import Sheet
 from vitssl.report.figures.style import COLOURS, MARKERS, Plot

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.figure import Figure
 
-from vitssl.report.figures.analysed import Analysed
+from vitssl.report.figures.analysis_results import Analysed
 from vitssl.report.figures.sheet import Sheet
 from vitssl.report.figures.style import Plot
 

@@ -9,9 +9,9 @@ from statistics import mean
 from vitssl.config import Site
 from vitssl.config.evals import VAL_COUNTERPARTS, metric_of
 from vitssl.costs.emissions import names_grid
-from vitssl.report.findings import collapsed, unfinished
+from vitssl.report.findings import collapse, convergence
 from vitssl.report.findings.advice import next_steps, recommendation
-from vitssl.report.results import best, costs, energy, outside, schedule
+from vitssl.report.results import best, costs, energy, external_sources, schedule
 from vitssl.report.results.collect import Sweep, add
 from vitssl.report.results.energy import intensities, unrecorded
 from vitssl.report.results.grid import SEED, Grid
@@ -40,8 +40,8 @@ def findings(grid: Grid) -> Findings:
         "What would decide": [next_steps(grid)],
         "Best epoch": [_best_epoch(grid)],
         "Not selected": [_unselected(grid)],
-        "Pretraining": [collapsed.sentence(grid)],
-        "Length of training": [unfinished.sentence(grid)],
+        "Pretraining": [collapse.sentence(grid)],
+        "Length of training": [convergence.sentence(grid)],
         "The paper": [_against_paper(grid)],
         "Labels": [schedule.images_learned(parts[0])],
         "Cost": [costs.comparison(*place) for place in places],
@@ -170,7 +170,7 @@ def _total(sweep: Sweep) -> str:
     hours, energy, co2e = quantity(spent["device_hours"], "hours", sweep.hours_name), spent["energy_kwh"], spent["co2e_kg"]
     money = f", {number(spent['money'])} {sweep.currency}" if spent["money"] else ""
     took = f"{hours}, {quantity(energy, 'kWh')} and {quantity(co2e, 'kg')} CO2e"
-    missing = f"{unrecorded(sweep)}{outside.not_counted(sweep)}{outside.reused(sweep)}"
+    missing = f"{unrecorded(sweep)}{external_sources.not_counted(sweep)}{external_sources.reused(sweep)}"
     whole = "The runs of this report, each" if sweep.others else "The whole sweep, each run"
     return f"{whole} counted once, took {took}{_assumed_grid(sweep)}{money}{rest}.{missing}"
 
@@ -180,7 +180,7 @@ def _left_out(sweep: Sweep) -> str:
     if not sweep.others:
         return ""
     kept = "to bring them back, repeat the command that trained them; to keep both reports, set another name="
-    return f"Not in this report: {outside.others(sweep)}, of other arms, values or fields; {kept}."
+    return f"Not in this report: {external_sources.others(sweep)}, of other arms, values or fields; {kept}."
 
 
 def _assumed_grid(sweep: Sweep) -> str:

@@ -10,7 +10,7 @@ from vitssl.report.figures.style import KINDS, with_ids
 from vitssl.report.pages import render
 from vitssl.report.pages.sections import Drawn, Pairs, Plots
 from vitssl.report.results.failures import Failure
-from vitssl.report.results.seen import COUNT, Picture
+from vitssl.report.results.training_pictures import COUNT, Picture
 from vitssl.report.table import Table
 
 PANELS_PX, LEAST = 560, 0.75  # wider plots have several panels, and do not shrink below this share of their width

@@ -10,8 +10,8 @@ from vitssl.config import Site, Views, active, scaled_lr
 from vitssl.config.evals import METRICS, measured_by, metric_of, metric_parts
 from vitssl.report.results.collect import Cell, RunFolder, Sweep, add, collect, read_folder
 from vitssl.report.results.energy import tracked
+from vitssl.report.results.external_sources import origins
 from vitssl.report.results.grid import SEED
-from vitssl.report.results.outside import origins
 from vitssl.report.results.rows import without
 from vitssl.report.results.stats import plus_minus
 from vitssl.report.tables.evaluations import informative_metrics

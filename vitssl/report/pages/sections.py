@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitssl.report.findings.sentences import further, headlines
-from vitssl.report.results import seen
 from vitssl.report.results.collect import Sweep
 from vitssl.report.results.energy import statement
 from vitssl.report.results.failures import Failure, failures
 from vitssl.report.results.grid import SEED, Grid
 from vitssl.report.results.hyperparameters import without_influence
+from vitssl.report.results.training_pictures import ROWS, Picture, pictures
 from vitssl.report.table import Table
 from vitssl.report.tables import details, differences, evaluations, main_table, selection, spending
 from vitssl.report.tables.settings import provenance, settings
@@ -95,7 +95,7 @@ class Pairs:
 class Strips:
     """Pictures with one caption for all."""
 
-    pictures: list[seen.Picture]
+    pictures: list[Picture]
     caption: str
 
 
@@ -168,8 +168,8 @@ def _more(report: Report) -> list[Section]:
         Section("Energy and CO2e, for a paper", _part(Text, statement(grid.sweep))),
         Section("Learning curves", _plots(report, CURVES)),
         Section("Evaluations", evaluated + _plots(report, {"": CONFUSION})),
-        Section("What training saw", _part(Strips, seen.pictures(grid, "views"), VIEWS)),
-        Section("Reconstructions", _part(Strips, seen.pictures(grid, "reconstructions", seen.ROWS), RECONSTRUCTED)),
+        Section("What training saw", _part(Strips, pictures(grid, "views"), VIEWS)),
+        Section("Reconstructions", _part(Strips, pictures(grid, "reconstructions", ROWS), RECONSTRUCTED)),
         Section("Analyses", [Plots({"": (name, drawn)}) for name, drawn in report.analyses.items()]),
         Section("Data", _tables(details.data(grid))),
         Section("Other readings of the same runs", _tables(evaluations.readings(grid))),

@@ -20,7 +20,7 @@ from vitssl.config.evals import pending
 from vitssl.costs.emissions import grid_name, intensity_kg_per_kwh, names_grid
 from vitssl.files import read_events, read_json
 from vitssl.records import COST, EVALUATED, MEASURED, check_as
-from vitssl.report.results import kept
+from vitssl.report.results import saved_files
 from vitssl.run_folder import DONE, ERROR, ERRORS, EVALS, EVENTS, JOB, RUN
 from vitssl.run_state import State
 from vitssl.words import printable
@@ -269,7 +269,7 @@ def read_folder(path: Path, site: Site) -> RunFolder:
     if not run.run and (run.done or run.cost or run.events or run.emissions):  # tables and plots of such a run need its fields
         state = "is done" if run.done else "has begun"
         raise ConfigError(f"it is missing although the run {state}; restore it from a backup", place=str(path / RUN))
-    kept.check(path)
+    saved_files.check(path)
     return run
 
 

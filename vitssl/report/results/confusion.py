@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vitssl.report.results import kept
+from vitssl.report.results import saved_files
 from vitssl.report.results.collect import Cell
 from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row
@@ -49,14 +49,14 @@ def confusion(done: list[Cell], evaluator: str) -> Confusion | None:
     paths = [predictions_of(cell.last.path, evaluator) for cell in done]
     if not paths or not all(path.is_file() for path in paths):
         return None
-    saved = [kept.predictions(path) for path in paths]
+    saved = [saved_files.predictions(path) for path in paths]
     classes = saved[0].classes
     if len(classes) > MOST_COUNTED or any(seed.classes != classes for seed in saved):
         return None
     return Confusion(classes, np.mean([_counts(seed) for seed in saved], axis=0))
 
 
-def _counts(saved: kept.Predictions) -> np.ndarray:
+def _counts(saved: saved_files.Predictions) -> np.ndarray:
     counts_KK = np.zeros((len(saved.classes), len(saved.classes)), dtype=np.int64)
     np.add.at(counts_KK, (saved.labels_N, saved.predicted_N), 1)
     return counts_KK

@@ -12,7 +12,7 @@ from typing import Any
 from vitssl.config import ConfigError
 from vitssl.costs import intensity
 from vitssl.costs.emissions import names_grid
-from vitssl.report.results import outside
+from vitssl.report.results import external_sources
 from vitssl.report.results.collect import RunFolder, Sweep, add
 from vitssl.report.units import quantity
 from vitssl.sweep_folder import GRID
@@ -89,14 +89,14 @@ def statement(sweep: Sweep) -> str:
     grids = intensities(record for run in runs for record in run.emissions)
     return (
         f"Training the models of this work is estimated to have {used}: {trainings} of {hours} in all{f' on {devices}' if devices else ''}."
-        f"{unrecorded(sweep)}{_others(sweep)}{outside.not_counted(sweep)} {tracked(sweep)} Cooling and other overheads of the data centre "
-        "(PUE 1) and the making of the hardware are not included. The carbon intensity of the grid was taken as "
+        f"{unrecorded(sweep)}{_others(sweep)}{external_sources.not_counted(sweep)} {tracked(sweep)} Cooling and other overheads of the "
+        "data centre (PUE 1) and the making of the hardware are not included. The carbon intensity of the grid was taken as "
         f"{listed(f'{kg} kg CO2e/kWh ({country})' for country, kg in grids.items())}{_by_default(runs)}."
     )
 
 
 def _others(sweep: Sweep) -> str:
-    return f" Not counted: {others}." if (others := outside.others(sweep)) else ""
+    return f" Not counted: {others}." if (others := external_sources.others(sweep)) else ""
 
 
 def _by_default(runs: list[RunFolder]) -> str:

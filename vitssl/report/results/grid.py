@@ -23,7 +23,7 @@ from vitssl.config.evals import VAL_COUNTERPARTS, Metric, measured_by, metric_pa
 from vitssl.report.results.collect import Cell, Sweep
 from vitssl.report.results.folds import of_folds, overlap_of
 from vitssl.report.results.hyperparameters import fields_between, fields_between_arms, is_setting, sets_hyperparameters
-from vitssl.report.results.images import estimate_image_errors
+from vitssl.report.results.image_errors import estimate_image_errors
 from vitssl.report.results.layout import Layout
 from vitssl.report.results.rows import Row, changes_nothing, without
 from vitssl.report.results.stats import Difference, difference

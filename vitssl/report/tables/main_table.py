@@ -13,7 +13,7 @@ from typing import Any
 from vitssl.config import ConfigError, active
 from vitssl.config.base import closest
 from vitssl.config.evals import VAL_COUNTERPARTS
-from vitssl.report.results import costs, outside, schedule
+from vitssl.report.results import costs, external_sources, schedule
 from vitssl.report.results.best import near_best, weights_text
 from vitssl.report.results.collect import Cell, Sweep
 from vitssl.report.results.grid import Grid
@@ -247,7 +247,7 @@ def _caption(grid: Grid, names: set[str], best: set[tuple[int, int]]) -> str:
     spent = " Costs are per model, over all its stages" if names & TRAINING_COSTS and grid.models() else ""
     spent += "; training counts the multiply-adds of all steps, forward and backward" if spent and "training_macs" in names else ""
     doubt = costs.not_compared(grid) if names & MEASURED_COSTS else ""
-    spent = f"{spent}.{outside.not_counted(grid.sweep)}{doubt}" if spent else ""
+    spent = f"{spent}.{external_sources.not_counted(grid.sweep)}{doubt}" if spent else ""
     return caption + _trained_by(grid) + source + (_against(grid) if "baseline" in names else "") + spent
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from vitssl.config import Run, checkpoint_fields, scaled_lr
 from vitssl.report.results.collect import RunFolder
 from vitssl.report.results.energy import CPU_POWER, intensities
+from vitssl.report.results.external_sources import origins
 from vitssl.report.results.grid import SEED, Grid
-from vitssl.report.results.outside import origins
 from vitssl.report.table import DASH, Entry, Table
 from vitssl.words import listed
 

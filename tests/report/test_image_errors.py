@@ -18,8 +18,8 @@ from vitssl.report.findings.sentences import findings, sentences
 from vitssl.report.results.best import best
 from vitssl.report.results.collect import collect
 from vitssl.report.results.grid import lay_out
-from vitssl.report.results.images import PARTS, estimate_image_errors
-from vitssl.report.results.kept import Predictions
+from vitssl.report.results.image_errors import PARTS, estimate_image_errors
+from vitssl.report.results.saved_files import Predictions
 from vitssl.report.results.stats import Difference, ImageErrors, difference
 from vitssl.report.tables.main_table import table
 

@@ -15,7 +15,7 @@ from tests.data import scale
 from tests.data.test_loader import children, stream, streaming, threads
 from vitssl.config import ConfigError, Data
 from vitssl.data.index import Index, load_index
-from vitssl.data.loading import ahead
+from vitssl.data.loading import read_ahead
 from vitssl.data.loading.images import Streamed
 from vitssl.data.loading.loader import EvalLoader, TrainLoader
 from vitssl.data.loading.order import Order, windows
@@ -51,7 +51,7 @@ def requests(monkeypatch) -> list[tuple[int, int]]:
         found.append((os.fstat(descriptor).st_ino, offset // 1024))
         return preadv(descriptor, buffers, offset)
 
-    monkeypatch.setattr(ahead, "BLOCK", 1024)
+    monkeypatch.setattr(read_ahead, "BLOCK", 1024)
     monkeypatch.setattr(os, "preadv", record)
     return found
 
@@ -103,7 +103,7 @@ def test_an_epoch_reads_each_block_once_and_shards_in_order(index, data, request
 
 
 def test_reading_ahead_stays_within_its_depth(index, data, monkeypatch):
-    monkeypatch.setattr(ahead, "SLICES", 2)
+    monkeypatch.setattr(read_ahead, "SLICES", 2)
     asked = []
 
     def positions():
@@ -111,7 +111,7 @@ def test_reading_ahead_stays_within_its_depth(index, data, monkeypatch):
             asked.append(i)
             yield np.arange(i, i + 4)
 
-    reading = ahead.Ahead(index, np.arange(IMAGES), 16).read(positions)
+    reading = read_ahead.Ahead(index, np.arange(IMAGES), 16).read(positions)
     next(reading)
     time.sleep(0.2)
     assert len(asked) == 4, "one taken, two waiting, one in the thread's hand"
@@ -155,16 +155,16 @@ def test_shards_are_read_once_an_epoch_at_any_scale(tmp_path, of):
     positions = index.where("train")[::of]
     around = windows(index, positions, 20_000, scale.BATCH)
     reading, at_first, taken = scale.epoch_of_a_node(index, Order(positions, 0, windows=around), nodes=1)
-    blocks = 100_000 * scale.BYTES / ahead.BLOCK
+    blocks = 100_000 * scale.BYTES / read_ahead.BLOCK
     assert blocks * 0.9 < reading.requests < blocks * 1.1 and len(taken) > len(positions) - scale.BATCH
     assert at_first < blocks / 3
 
 
 def test_open_shards_are_few_for_all_loaders_of_a_process(tmp_path, monkeypatch):
-    monkeypatch.setattr(ahead, "_opened", lru_cache(50)(ahead._opened.__wrapped__))
+    monkeypatch.setattr(read_ahead, "_opened", lru_cache(50)(read_ahead._opened.__wrapped__))
     scale.write(tmp_path, 100_000)
     index, before = load_index(tmp_path), len(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        reading = ahead.Ahead(index, index.where("train"), 0)
+        reading = read_ahead.Ahead(index, index.where("train"), 0)
         list(reading._reading(iter(index.where("train").reshape(-1, 1000)[:, :1])))
         assert before < len(os.listdir("/proc/self/fd")) <= before + 50

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from vitssl.data.loading.batch import Batch
-from vitssl.data.loading.on_stream import AHEAD, on_own_stream, slice_groups
+from vitssl.data.loading.view_stream import AHEAD, on_own_stream, slice_groups
 
 CUDA = torch.device("cuda", 0)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from vitssl.report.results import kept
+from vitssl.report.results import saved_files
 from vitssl.report.results.collect import Cell
 from vitssl.report.results.folds import overlap_of
 from vitssl.report.results.grid import Grid
@@ -59,7 +59,7 @@ def _chance(grid: Grid, cells: list[Cell]) -> float | None:
     files = [predictions_of(cell.last.path, evaluator) for cell in cells]
     if metric != "top1" or not all(path.is_file() for path in files):
         return None
-    labels = [kept.predictions(path).labels_N for path in files]
+    labels = [saved_files.predictions(path).labels_N for path in files]
     return mean(100 * float(np.bincount(labels_N).max()) / len(labels_N) for labels_N in labels)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from jobs import cancel, status
-from jobs.chosen import lineage_of, runs_named, shared_runs, waiting_for, yet_to_queue
 from jobs.slurm import cluster
+from jobs.sweep_runs import lineage_of, runs_named, shared_runs, waiting_for, yet_to_queue
 from tests.conftest import sweep_facts
 from vitssl import sweep_folder
 from vitssl.config import ConfigError

@@ -8,8 +8,8 @@ import pytest
 
 from tests.report.test_evaluations import predictions
 from vitssl.config.objectives.classify import HeadConfig
+from vitssl.report.findings.convergence import sentence
 from vitssl.report.findings.sentences import findings, sentences
-from vitssl.report.findings.unfinished import sentence
 from vitssl.report.results.collect import collect
 from vitssl.report.results.grid import lay_out
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from vitssl.report.findings.collapsed import sentence
+from vitssl.report.findings.collapse import sentence
 from vitssl.report.findings.sentences import findings, sentences
 from vitssl.report.results.collect import collect
 from vitssl.report.results.grid import lay_out

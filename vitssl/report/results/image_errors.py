@@ -21,8 +21,8 @@ from pathlib import Path
 import numpy as np
 
 from vitssl.config.evals import BINS
-from vitssl.report.results import kept
-from vitssl.report.results.kept import Predictions
+from vitssl.report.results import saved_files
+from vitssl.report.results.saved_files import Predictions
 from vitssl.report.results.stats import ImageErrors
 
 File = tuple[Path, int]  # a path, and when the file was last changed in ns, so that caches notice a change
@@ -67,7 +67,7 @@ def _estimate_image_errors(arms: tuple[tuple[File, ...], ...], metric: str) -> I
 @cache
 def _parts(files: tuple[File, ...], metric: str) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the class of each image, and what it adds to the metric by seed (S, N); None if seeds differ in images or lack values."""
-    saved = [kept.predictions(path) for path, _ in files]
+    saved = [saved_files.predictions(path) for path, _ in files]
     if metric not in PARTS or any(not np.array_equal(seed.labels_N, saved[0].labels_N) for seed in saved):
         return None
     parts = [PARTS[metric](seed) for seed in saved]
