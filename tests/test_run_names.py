@@ -112,3 +112,9 @@ def test_several_runs_are_refused_by_name() -> None:
     refuse_several("ssat", ["ssat-s0-0123"])
     with pytest.raises(ConfigError, match=r"^file: init_from: ssat stands for 2 runs: ssat-s0-0123 and ssat-s1-4567; name one, or all$"):
         refuse_several("ssat", ["ssat-s0-0123", "ssat-s1-4567"], ", or all", "init_from", "file")
+
+
+def test_words_may_begin_within_a_name() -> None:
+    names = [f"sslft-{stage}-equal_epochs-s{seed}-{seed:012x}" for stage in ("pretrain", "finetune") for seed in (0, 1, 10)]
+    assert matches("finetune-s1", names, anywhere=True) == ["sslft-finetune-equal_epochs-s1-000000000001"]
+    assert len(matches("s1", names, anywhere=True)) == 2 and matches("finetune-s1", names) == []

@@ -16,7 +16,8 @@ def matches(word: str, names: Sequence[str], anywhere: bool = False) -> list[str
        hash, or within any word if ``word`` ends in a star or a dash.
     3. ``word`` has several words, of which the first begins the name and the others follow in this order: ssat-s1 stands for
        ssat-equal_epochs-s1-0123.
-    4. With ``anywhere``, the name has ``word`` in it: s10 stands for ssat-s10-0123, and so does ssat-s1 if no name fits it better.
+    4. With ``anywhere``, the name has all words of ``word`` in this order: finetune-s1 stands for sslft-finetune-equal_epochs-s1-0123.
+    5. With ``anywhere``, the name has ``word`` in it: s10 stands for ssat-s10-0123, and so does ssat-s1 if no name fits it better.
     """
     if not word:
         return []
@@ -26,6 +27,7 @@ def matches(word: str, names: Sequence[str], anywhere: bool = False) -> list[str
         [name for name in names if word in (name, name.rpartition("-")[0])]
         or [name for name in names if _begins(name, begin, is_open)]
         or [name for name in names if _has_words(name, words)]
+        or [name for name in names if anywhere and _has_words(f"-{name}", ["", *words])]
         or [name for name in names if anywhere and begin in name]
     )
 

@@ -91,7 +91,7 @@ def check_networks(stages: Iterable[Stage], site: Site) -> None:
     Raises:
         ConfigError: a file does not fit, or timm does not have the network.
     """
-    questions: dict[tuple, tuple[Stage, Run, int]] = {}  # one stage for each different question
+    distinct: dict[tuple, tuple[Stage, Run, int]] = {}  # one stage for each different network and start
     for stage in stages:
         run, index = stage.run, expected_index(stage.run.data)
         from_file = run.init_from is not None and "init_from" not in stage.pointers and Path(run.init_from).is_file()
@@ -99,10 +99,10 @@ def check_networks(stages: Iterable[Stage], site: Site) -> None:
             run = run if from_file else dataclasses.replace(run, **{name: getattr(USUAL, name) for name in START})
             start = [str(getattr(run, name)) for name in START]
             key = (architecture(run), len(index.classes), *start, run.optim.layer_decay, *run.optim.decay)
-            questions.setdefault(key, (stage, run, len(index.classes)))
-    if not questions:
+            distinct.setdefault(key, (stage, run, len(index.classes)))
+    if not distinct:
         return
-    question_stages, runs, classes = zip(*questions.values(), strict=True)
+    question_stages, runs, classes = zip(*distinct.values(), strict=True)
     try:
         problems = questions.of_runs("fits", runs, classes, site, [Path(run.init_from) for run in runs if run.init_from])
     except questions.Unreachable as unreachable:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,6 +93,7 @@ def cells(spec: Spec) -> list[Cell]:
     checks.take_named_backbones(result)
     for cell in result:
         _check(spec, cell)
+    _refuse_unread_fields([stage for cell in result for stage in cell.stages])
     checks.check_objectives(spec, result)
     checks.check_chains(result)
     checks.check_metric(spec, result)
@@ -108,12 +109,19 @@ def _merged(spec: Spec, arm: str, labels: dict[str, Any], name: str) -> Stage:
         return Stage(name, merge(Run, run_fields), where, cli_fields, file_fields)
 
 
+def _refuse_unread_fields(stages: Sequence[Stage]) -> None:
+    """Refuse fields that have no effect. One that the command line sets for several stages must have an effect in one of them."""
+    read = {name for stage in stages if stage.cli_fields for name in {*stage.cli_fields} - config.inactive_fields(stage.run).keys()}
+    for stage in stages:
+        with stage.error_location():
+            config.refuse_inactive_fields(stage.run, {*stage.cli_fields} - read)
+
+
 def _check(spec: Spec, cell: Cell) -> None:
     """Check the Runs of a cell, and find the stages and weights that they start from."""
     for i, stage in enumerate(cell.stages):
         with stage.error_location():
             config.check(stage.run)
-            config.refuse_inactive_fields(stage.run, stage.cli_fields)
             config.refuse_rising_lr(stage.run)
             job_resources = resources_of(spec, cell.arm)
             world = job_resources.nodes * max(1, job_resources.gpus_per_node)

@@ -210,6 +210,6 @@ def _name(cell: Cell, stage: Stage, axes: dict[str, Any], key: str) -> str:
 
 def short(axis: str, value: Any) -> str:
     """Return an axis value as in the names of runs, for example s0 for seed 0, and lr0.1 for optim.lr 0.1."""
-    if isinstance(value, str):
+    if isinstance(value, str) and value != "null":
         return value
     return f"s{value}" if axis == "seed" else f"{axis.rsplit('.', 1)[-1]}{value}"

@@ -70,13 +70,18 @@ def _alike_in_colours(made: Iterable[Cell]) -> Iterator[str]:
 
 
 def _few_labels_in_a_batch(made: Iterable[Cell]) -> Iterator[str]:
-    """Yield a note if a classifier learns beside another objective from batches of which hardly an image has a label."""
-    for place, run in _places(made):
-        if not labels_part_of_batches(run) or run.data.labelled_batch_fraction is not None or expected_index(run.data) is None:
-            continue
-        counts = image_counts(run)
+    """Yield a note if a classifier learns beside another objective from batches of which hardly an image has a label.
+
+    None if some Run sets ``data.labelled_batch_fraction``; instead one if it is so small that it changes nothing.
+    """
+    joint = [(place, run) for place, run in _places(made) if labels_part_of_batches(run) and expected_index(run.data) is not None]
+    is_known = any(run.data.labelled_batch_fraction is not None for _, run in joint)
+    for place, run in joint:
+        counts, fraction = image_counts(run), run.data.labelled_batch_fraction
         share = counts["labelled_images"] / counts["train_images"]
-        if share < FEW_LABELLED:
+        if fraction is not None and fraction <= share:
+            yield f"data.labelled_batch_fraction={fraction} changes nothing for {place}: {share:.3g} of its images have a label"
+        elif share < FEW_LABELLED and not is_known:
             held = f"of the {run.optim.batch_size} images in a batch of {place}, {run.optim.batch_size * share:.2g} have a label on average"
             yield f"{held}; arms.{place}.data.labelled_batch_fraction=0.25 draws labelled images more often than others"
 

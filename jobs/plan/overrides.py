@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vitssl.config import ConfigError, Run, active, dotted, fill, nested, read_value, reads_labels, unknown_error
+from vitssl.config import ConfigError, Run, active, dotted, fill, inactive_fields, nested, read_value, reads_labels, unknown_error
 from vitssl.config.base import closest
 from vitssl.config.merging import UNSET
 from vitssl.config.suggestions import suggest_fields, unknown_field_error
@@ -83,6 +83,9 @@ class Setting(NamedTuple):
     def applies_to(self, stage: str, run: Run) -> bool:
         """Whether the setting sets a field that the Run of this stage reads."""
         if self.stage not in (None, stage) or (self.objective is not None and self.objective not in active(run.objectives)):
+            return False
+        without_effect = inactive_fields(run)
+        if self.leaves and all(name in without_effect for name in self.leaves):
             return False
         return reads_labels(run) or not all(name.startswith("data.labels") for name in self.leaves)
 
@@ -309,5 +312,5 @@ def _check_field(axis: str, file_axes: dict[str, dict], stages: list[str]) -> No
 
 
 def _label(value: Any) -> Any:
-    """Return the label of a value of an axis: the value itself if it is a number, a text or a boolean, otherwise its text."""
-    return value if isinstance(value, (int, float, str, bool)) else str(value)
+    """Return the label of a value of an axis: the value itself if it is a number, a text or a boolean, otherwise its text, as in YAML."""
+    return value if isinstance(value, (int, float, str, bool)) else "null" if value is None else str(value)

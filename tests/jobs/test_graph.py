@@ -12,6 +12,8 @@ from tests.jobs.conftest import EXAMPLE, write_index
 from vitssl import config
 from vitssl.config import ConfigError
 
+ROOT = Path(__file__).resolve().parents[2]
+
 
 def pick(graph: Graph, arm: str, stage: str, **axes: object) -> Job:
     for cell, jobs in graph.cells:
@@ -307,3 +309,20 @@ def test_equal_runs_are_evaluated_as_each_of_them_asks(expand) -> None:
     with pytest.raises(ConfigError, match=r"run chain_short-pretrain-.* is shared, which has another 'knn'; give one of them") as error:
         expand(*words, *of_each)
     assert error.value.field == "evals.knn"
+
+
+def test_a_field_that_only_some_arms_read_is_for_these_alone(expand) -> None:
+    """On the command line and as an axis, whose values then make no two runs of the other arms; where no arm reads it, it is refused."""
+    text, words = (
+        (ROOT / "sweeps" / "own_images.yaml").read_text(),
+        ["data.shards=shards/digits", "axes.seed=[0]"],
+    )
+    typed = expand(*words, "data.labelled_batch_fraction=0.5", text=text)
+    assert {job.run.data.labelled_batch_fraction for job in typed.jobs} == {0.5}
+    graph = expand(*words, "axes.data.labelled_batch_fraction=[null,0.5]", text=text)
+    names = sorted(job.folder.name.rpartition("-")[0].replace("-equal_epochs-vit_pico_64px", "") for job in graph.jobs)
+    assert names == [
+        "scratch-s0", "ssat-s0-labelled_batch_fraction0.5", "ssat-s0-labelled_batch_fractionnull", "sslft-finetune-s0", "sslft-pretrain-s0"
+    ]  # fmt: skip
+    with pytest.raises(ConfigError, match="has an effect only with an objective that reads labels beside one that needs none"):
+        expand(*words, "arms=[scratch,sslft]", "data.labelled_batch_fraction=0.5", text=text)

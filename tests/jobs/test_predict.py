@@ -219,7 +219,7 @@ def test_the_table_says_that_its_macs_are_of_a_whole_step(graph: Graph, place: P
 
 
 def test_networks_to_count_are_said_as_every_number_is(graph: Graph, place: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.setattr(predict.ask, "of_runs", lambda _, runs, *__: [{}] * len(runs))
+    monkeypatch.setattr(predict.questions, "of_runs", lambda _, runs, *__: [{}] * len(runs))
     launch = Launch(place / "runs" / "example", "slurm", Site(), place, commit=(None, True))
     for number in (1, 1200):
         predict._count((graph.jobs[0].run,) * number, (2,) * number, launch)

@@ -25,7 +25,7 @@ from vitssl.report.results.collect import Cell, RunFolder, Sweep, collect
 from vitssl.report.results.energy import statement
 from vitssl.report.results.grid import lay_out
 from vitssl.report.results.hyperparameters import fields_between_arms, is_setting, sets_hyperparameters
-from vitssl.report.results.schedule import images_learned, images_seen, training_macs
+from vitssl.report.results.schedule import images_learned, images_seen, labels_shown, training_macs
 from vitssl.report.tables import main_table
 
 pytestmark = pytest.mark.usefixtures("without_plots")
@@ -569,6 +569,23 @@ def test_columns_that_have_the_same_images_say_it_once(few):
     assert images_learned(lay_out(collect(folder))) == SEES
     tell(folder, "s*-y-*", 50, 50)
     assert images_learned(lay_out(collect(folder))) == f"x: {SEES}"
+
+
+def test_how_often_labelled_images_are_shown_is_told_where_arms_differ(few):
+    """Of 600 images 30 have labels: joint training sees these 10 times in 10 epochs, and more often if its batches hold more of them."""
+    folder = few()
+    for run in folder.glob("*/run.yaml"):
+        fields = json.loads(run.read_text())
+        classify = {"scratch": ["classify"], "ssat": ["classify", "mae"]}.get(run.parent.name.split("-")[0], ["classify"])
+        objectives = {name: {} for name in (["mae"] if "pretrain" in run.parent.name else classify)}
+        loop = fields["loop"] | {"epochs": 10, "max_steps": None, "warmup_epochs": 0}
+        rewrite(run.parent, {"objectives": objectives, "loop": loop, "optim": {"batch_size": 30}})
+    told = labels_shown(lay_out(collect(folder)))
+    assert told == ""
+    for run in folder.glob("ssat-*"):
+        rewrite(run, {"data": {"labelled_batch_fraction": 0.25}})
+    told = labels_shown(lay_out(collect(folder)))
+    assert told == "To learn to classify, each labelled image is shown 10 times to Scratch and SSL+FT, 50 times to SSAT."
 
 
 def nothing(folder: Path) -> None:

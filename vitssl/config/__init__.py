@@ -36,6 +36,7 @@ from vitssl.config.run import (
     Run,
     active_views,
     classifies,
+    inactive_fields,
     label_objectives,
     labelled_batch_fraction,
     labels_part_of_batches,

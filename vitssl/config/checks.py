@@ -88,8 +88,9 @@ def refuse_rising_lr(run: Run) -> None:
 def refuse_inactive_fields(run: Run, cli_fields: Collection[str] = ()) -> None:
     """Refuse fields that are set and have no effect in a Run that is being planned. Existing Runs are read as they are.
 
-    A sweep may set a field of ``data``, or ``optim.warmup_lr``, for all of its arms although one of them does not read it, for example
-    because it crops or mixes differently. Such a field is refused only if the command line sets it, that is, if it is in ``cli_fields``.
+    A sweep, or its command line, may set a field of ``data``, or ``optim.warmup_lr``, for all arms although one of them does not read it,
+    for example because it crops or mixes differently. Such a field is refused only if it is in ``cli_fields``: those that the command line
+    sets and that no stage reads.
 
     Raises:
         ConfigError: names the first such field and what it belongs to.

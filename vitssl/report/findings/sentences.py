@@ -43,7 +43,7 @@ def findings(grid: Grid) -> Findings:
         "Pretraining": [collapse.sentence(grid)],
         "Length of training": [convergence.sentence(grid)],
         "The paper": [_against_paper(grid)],
-        "Labels": [schedule.images_learned(parts[0])],
+        "Labels": [schedule.images_learned(parts[0]), schedule.labels_shown(parts[0])],
         "Cost": [costs.comparison(*place) for place in places],
         "Images seen": [schedule.images_seen(grid)],
         "In all": [_total(grid.sweep), _left_out(grid.sweep)],

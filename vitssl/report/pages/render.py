@@ -31,7 +31,7 @@ def coded(text: str) -> str:
 def html(table: Table) -> str:
     """Return a table as a <figure> that scrolls inside a narrow page; a script may sort its rows by the data-value of the cells."""
     groups = "".join(f'<th colspan="{span}" class="group">{escape(label)}</th>' for label, span in table.groups)
-    names = [UNIT.sub(NO_BREAK, escape(name)) for name in table.header]
+    names = [FIELD.sub(r"\g<0><wbr>", UNIT.sub(NO_BREAK, escape(name))) for name in table.header]
     head = "".join(f'<th class="{_side(table, i)}" scope="col">{name}</th>' for i, name in enumerate(names))
     body = "".join(f"<tr>{''.join(_html_cell(table, r, c, e) for c, e in enumerate(row))}</tr>\n" for r, row in enumerate(table.rows))
     group_row = f'<tr class="groups">{groups}</tr>' if groups else ""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitssl.config import total_steps
+from vitssl.config import labelled_batch_fraction, total_steps
 from vitssl.report.results.collect import Cell, RunFolder
 from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row
@@ -101,6 +101,43 @@ def _learned(row: Row, column: Any) -> tuple[int, int] | None:
     if not labelled or len({(run.job["data"]["sha256"], str(run.run.data.images)) for run in runs}) > 1:
         return None
     return labelled, max(0, max(run.job["data"]["train_images"] for run in runs) - labelled)
+
+
+def labels_shown(grid: Grid) -> str:
+    """Return a sentence on how often training shows each labelled image.
+
+    Empty if all images have labels, or if all arms show these about equally often.
+    """
+    return _of_columns(grid, {column: _labels_shown(grid, column) if _images_learned(grid, column) else "" for column in grid.columns})
+
+
+def _labels_shown(grid: Grid, column: Any) -> str:
+    groups: dict[str, list[str]] = {}
+    for row in grid.rows:
+        if (times := label_views(row, column)) is not None:
+            groups.setdefault(f"{times:,.0f}", []).append(grid.label(row))
+    counts = [float(times.replace(",", "")) for times in groups]
+    if not counts or len(groups) > MOST_GROUPS or max(counts) <= EQUAL * min(counts):
+        return ""
+    return f"To learn to classify, each labelled image is shown {', '.join(f'{n} times to {listed(arms)}' for n, arms in groups.items())}."
+
+
+def label_views(row: Row, column: Any) -> float | None:
+    """Return how often the stages of a model that classify see each labelled image, on average.
+
+    Where part of the images have labels, batches hold that part of them, or `data.labelled_batch_fraction` if that is more.
+    None if a run's folder does not say it, or if nothing classifies.
+    """
+    runs = [run for _, run in cells[0].stages if run.run and run.run.objectives.classify] if (cells := row.candidates(column)) else []
+    plans = [planned(run) for run in runs]
+    if not runs or not all(plans) or not all(run.job["data"]["labelled_images"] for run in runs):
+        return None
+    times = 0.0
+    for run, stage in zip(runs, plans, strict=True):
+        facts, seen = run.job["data"], stage[1]
+        part = max(facts["labelled_images"] / facts["train_images"], labelled_batch_fraction(run.run) or 0.0)
+        times += seen * part / facts["labelled_images"]
+    return times
 
 
 def _of_columns(grid: Grid, texts: dict[Any, str]) -> str:
