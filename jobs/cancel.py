@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Cancel what the command line names. Exit code: 0, or 2 for a user's mistake."""
     parser = Parser(prog="jobs/cancel.py", description=__doc__)
     parser.add_argument("sweep", type=sweep_folder.find_sweep, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
-    names_help = "stop only these: arms, or runs by a part of their names; default: the whole sweep"
+    names_help = "stop only these: arms, or runs by as much of their names as stands for no other; default: the whole sweep"
     parser.add_argument("names", nargs="*", default=[], metavar="arm-or-run", help=names_help)
     options = parser.parse_args(arguments)
     return guarded(lambda: cancel_some(options.sweep, options.names) if options.names else cancel(options.sweep))

@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = Parser(prog="jobs/retry.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweep", type=sweep_folder.find_sweep, help="the sweep's folder, for example runs/quickstart, or its name in runs/")
-    names_help = "arms to run again, or runs by a part of their names; default: what failed"
+    names_help = "arms to run again, or runs by as much of their names as stands for no other; default: what failed"
     parser.add_argument("names", nargs="*", default=[], metavar="arm-or-run", help=names_help)
     parser.add_argument("--wait", action="store_true", help="on SLURM: wait until all runs are done, then print the report's table")
     options = parser.parse_args(arguments)

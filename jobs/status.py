@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     add = parser.add_argument
     watch_help = "refresh every SECONDS (default: 10) until all runs have ended"
     add("--watch", nargs="?", type=_number, const=10.0, metavar="SECONDS", help=watch_help)
-    log_help = "show the end of this run's newest log instead; RUN is its folder, or a part of its name that is unique"
+    log_help = "show the end of this run's newest log instead; RUN is its folder, or as much of its name as stands for no other"
     add("--log", metavar="RUN", help=log_help)
     add("--follow", "-f", action="store_true", help="with --log: keep printing new lines until the run has ended")
     add("--lines", "-n", type=_number, default=40, help="with --log: number of lines to show at first (default: %(default)s)")

@@ -83,6 +83,11 @@ def make(*layers) -> Run:
         (["data.views.main.auto_augment=rand-z1"], ["data.views.main.auto_augment"]),
         (["data.views.main.crop=pad", "data.views.main.pad_px=224"], ["data.views.main.pad_px", "224"]),
         (["seed=-1"], ["seed", "-1"]),
+        (["data.labelled_batch_fraction=25"], ["data.labelled_batch_fraction: 25 is not in (0, 1)", "data.labelled_batch_fraction=0.25"]),
+        (
+            ["objectives.mae={}", "optim.batch_size=10", "data.labelled_batch_fraction=0.95"],
+            ["data.labelled_batch_fraction: 0.95", "of a batch of 10 images it leaves none without a label"],
+        ),
         (["data.mean=0.5"], ["data.mean: 0.5 is not a list; write [...]"]),
         (["data.mean=[0.5,0.5]", "data.std=[0.2,0.2,0.2]"], ["data.mean", "three numbers"]),
         (["data.mean=[0.5,0.5,0.5]", "data.std=[50,50,50]"], ["data.std", "the range of pixels here"]),

@@ -39,6 +39,11 @@ def begun(folder: Path, *, written_s: float | None = None, recorded_s: float | N
         (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
+def new_attempt(folder: Path) -> None:
+    """It has recorded energy, and not yet written an event."""
+    write_json(folder / "emissions-1-n1.json", record(end=NOW - FRESH, attempt=1))
+
+
 def with_error(folder: Path) -> None:
     write_json(folder / "error.json", {"message": "no"})
 
@@ -56,6 +61,7 @@ CASES: dict[str, tuple[run_state.State, str, list[Change]]] = {  # state, how `m
     "trained": ("done", "done", []),
     "trained, not evaluated": ("done", "done", [with_error]),
     "trained before it was cancelled": ("done", "done", [cancelled]),
+    "stopped, then begun anew": ("running", "not begun", [lambda folder: begun(folder, written_s=OLD, end="stopped"), new_attempt]),
     "failed": ("failed", "failed", []),
     "failed at once": ("failed", "not begun", [with_error]),
     "failed before it was cancelled": ("failed", "failed", [cancelled]),

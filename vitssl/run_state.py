@@ -51,7 +51,9 @@ def recorded_state(folder: Path, events: Sequence[dict[str, Any]], emissions: Se
     if not events and not emissions:
         return "not begun"
     newest_s = max([event["time"] for event in events] + [record["end"] for record in emissions])
-    return "stopped" if has_saved(events) or time.time() - newest_s >= SILENT_S else "running"
+    # a new attempt records its energy before it writes its first event
+    goes_on = not has_saved(events) or any(record["attempt"] > events[-1]["attempt"] for record in emissions)
+    return "running" if goes_on and time.time() - newest_s < SILENT_S else "stopped"
 
 
 def has_saved(events: Sequence[dict[str, Any]]) -> bool:
@@ -60,4 +62,4 @@ def has_saved(events: Sequence[dict[str, Any]]) -> bool:
     Args:
         events: the lines of the run's metrics.jsonl.
     """
-    return bool(events) and events[-1]["event"] == "end" and events[-1].get("reason") != "done"
+    return bool(events) and events[-1]["event"] == "end" and events[-1].get("reason", "stopped") == "stopped"

@@ -93,7 +93,7 @@ def cells(spec: Spec) -> list[Cell]:
     checks.take_named_backbones(result)
     for cell in result:
         _check(spec, cell)
-    _refuse_unread_fields([stage for cell in result for stage in cell.stages])
+    _refuse_unread_fields(spec, result)
     checks.check_objectives(spec, result)
     checks.check_chains(result)
     checks.check_metric(spec, result)
@@ -109,12 +109,22 @@ def _merged(spec: Spec, arm: str, labels: dict[str, Any], name: str) -> Stage:
         return Stage(name, merge(Run, run_fields), where, cli_fields, file_fields)
 
 
-def _refuse_unread_fields(stages: Sequence[Stage]) -> None:
-    """Refuse fields that have no effect. One that the command line sets for several stages must have an effect in one of them."""
-    read = {name for stage in stages if stage.cli_fields for name in {*stage.cli_fields} - config.inactive_fields(stage.run).keys()}
-    for stage in stages:
-        with stage.error_location():
-            config.refuse_inactive_fields(stage.run, {*stage.cli_fields} - read)
+def _refuse_unread_fields(spec: Spec, made: Sequence[Cell]) -> None:
+    """Refuse fields that have no effect.
+
+    One that the command line sets for all arms must have an effect in one of them, and one that it sets for an arm in that arm.
+    """
+    readers: dict[str, set[str]] = {}
+    for cell in made:
+        for stage in (stage for stage in cell.stages if stage.cli_fields):
+            for name in {*stage.cli_fields} - config.inactive_fields(stage.run).keys():
+                readers.setdefault(name, set()).add(cell.arm)
+    for cell in made:
+        own = {name for setting in spec.overrides.settings if setting.arm == cell.arm for name in setting.leaves}
+        for stage in cell.stages:
+            unread = {name for name in stage.cli_fields if not readers.get(name, set()) & ({cell.arm} if name in own else {*spec.arms})}
+            with stage.error_location():
+                config.refuse_inactive_fields(stage.run, unread)
 
 
 def _check(spec: Spec, cell: Cell) -> None:

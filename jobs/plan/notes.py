@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jobs.plan.layers import is_of_values
 from jobs.plan.shards import expected_index, image_counts
 from jobs.plan.sweep import Spec
-from vitssl.config import Run, Site, active, dotted, labels_part_of_batches, nested, size_of
+from vitssl.config import Run, Site, active, dotted, labelled_rows, labels_part_of_batches, nested, size_of
 from vitssl.config.methods import flow
 from vitssl.words import listed
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CONTRASTED = ("simclr", "dino")  # objectives that tell the views of one image from others', by their colours if these stay unchanged
 COLOURS = "[{jitter: {prob: 0.8}}, {gray: {prob: 0.2}}]"
-FEW_LABELLED = 0.1  # of the images; with fewer, a batch has too few labels to learn to classify from
+FEW_LABELLED, FEW_IN_A_BATCH = 0.1, 16  # of the images, and images of a batch: with fewer it holds little to learn to classify from
 LARGER = 10  # times the network's weights: a larger decoder costs far more than the network
 
 
@@ -79,11 +79,12 @@ def _few_labels_in_a_batch(made: Iterable[Cell]) -> Iterator[str]:
     for place, run in joint:
         counts, fraction = image_counts(run), run.data.labelled_batch_fraction
         share = counts["labelled_images"] / counts["train_images"]
-        if fraction is not None and fraction <= share:
+        in_batch = run.optim.batch_size * share
+        if fraction is not None and labelled_rows(run) <= in_batch:
             yield f"data.labelled_batch_fraction={fraction} changes nothing for {place}: {share:.3g} of its images have a label"
-        elif share < FEW_LABELLED and not is_known:
-            held = f"of the {run.optim.batch_size} images in a batch of {place}, {run.optim.batch_size * share:.2g} have a label on average"
-            yield f"{held}; arms.{place}.data.labelled_batch_fraction=0.25 draws labelled images more often than others"
+        elif share < FEW_LABELLED and in_batch < FEW_IN_A_BATCH and not is_known:
+            batch = f"of the {run.optim.batch_size} images in a batch of {place}, {in_batch:.2g} have a label on average"
+            yield f"{batch}; arms.{place}.data.labelled_batch_fraction=0.25 draws labelled images more often than others"
 
 
 def _coloured(run: Run) -> bool:

@@ -280,7 +280,7 @@ def axis_values(name: str, values: Any, file: str) -> dict[Any, dict[str, Any]]:
         return {key: mapping({} if fields is None else fields, f"{path}.{key}", file) for key, fields in values.items()}
     if not isinstance(values, list) or not values:
         raise ConfigError(f"expected a list of values or a mapping of names to fields, not {values!r}, such as [0, 1]", path, file)
-    by_label = {_label(value): {name: value} for value in values}
+    by_label = {axis_label(value): {name: value} for value in values}
     if len(by_label) < len(values):
         raise ConfigError(f"{values} names a value twice", path, file)
     return by_label
@@ -311,6 +311,6 @@ def _check_field(axis: str, file_axes: dict[str, dict], stages: list[str]) -> No
         raise ConfigError(reason, f"axes.{axis}", CLI) from None
 
 
-def _label(value: Any) -> Any:
+def axis_label(value: Any) -> Any:
     """Return the label of a value of an axis: the value itself if it is a number, a text or a boolean, otherwise its text, as in YAML."""
     return value if isinstance(value, (int, float, str, bool)) else "null" if value is None else str(value)

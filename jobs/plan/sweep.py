@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from jobs.plan.overrides import CLI, RUN_FIELDS, Overrides, Setting, added_axes, axis_values, check, mapping, settings
+from jobs.plan.overrides import CLI, RUN_FIELDS, Overrides, Setting, added_axes, axis_label, axis_values, check, mapping, settings
 from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown_error
 from vitssl.config.sweep import Arm, Quantity, Resources, SweepFile
 from vitssl.costs.emissions import visible_gpus
@@ -247,11 +247,11 @@ def _pick_values(name: str, values: dict[Any, dict], spec: Spec, everything: boo
     if requested is not None and all(fields == {name: label} for label, fields in values.items()):
         values = axis_values(name, requested, CLI)
         requested = list(values)
-    by_text = {str(label): label for label in values}
+    by_text = {str(axis_label(label)): label for label in values}
     for label in requested or ():
-        if str(label) not in by_text:
+        if str(axis_label(label)) not in by_text:
             raise unknown_error(label, by_text, f"axes.{name}", CLI)
-    labels = [by_text[str(label)] for label in requested or ()]
+    labels = [by_text[str(axis_label(label))] for label in requested or ()]
     where = f"{spec.place(f'axes.{name}')}: axes.{name}"
     spec.equal[name] = {label: _equal(spec, fields, f"{where}.{label}") for label, fields in values.items() if "equalize" in fields}
     if requested is None:

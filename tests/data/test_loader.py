@@ -156,10 +156,10 @@ def test_batches_say_what_they_are(make_shards, data):
 
 @pytest.mark.parametrize("workers", [None, 2])
 def test_ranks_share_the_labelled_part_of_each_batch(make_shards, data, workers):
-    """5 of 12 images have labels; of a batch of 8 at least 60 %, so 5, which 2 ranks with 2 slices each hold as 1, 1, 1 and 2."""
+    """5 of 12 images have labels, and 5 of a batch of 8, which 2 ranks with 2 slices each hold as 1, 1, 1 and 2."""
     index = make_shards()
     data = replace(data if workers is None else streaming(data, workers), labels=Subset(fraction=0.4, balanced=False))
-    options = {"labelled_fraction": 0.6}
+    options = {"labelled_rows": 5}
     whole = list(loader(index, data, **options).batches(0, 6))
     parts = [loader(index, data, rank=rank, world_size=2, accumulate=2, **options) for rank in range(2)]
     assert parts[0].num_samples == 12

@@ -75,19 +75,17 @@ def labels_of(num_labelled: int, num_images: int) -> np.ndarray:
     return label
 
 
-def ordered(label: np.ndarray, fraction: float | None, batch: int, **fields) -> Order | TwoOrders:
+def ordered(label: np.ndarray, rows: int | None, batch: int, **fields) -> Order | TwoOrders:
     data = Data(shards="unused", **fields)
     index = in_shards(label, train=[len(label)])
-    return training_order(index, np.arange(len(label)), label, data, seed=7, batch_size=batch, labelled_fraction=fraction)
+    return training_order(index, np.arange(len(label)), label, data, seed=7, batch_size=batch, labelled_rows=rows)
 
 
-@pytest.mark.parametrize(
-    ("fraction", "batch", "labelled_rows"), [(0.3, 10, 3), (0.3, 8, 3), (0.5, 3, 2), (0.9, 4, 3), (0.01, 6, 1), (0.6, 5, 3)]
-)
-def test_of_each_batch_a_part_has_labels_row_by_row(fraction, batch, labelled_rows):
+@pytest.mark.parametrize(("batch", "labelled_rows"), [(10, 3), (8, 3), (3, 2), (4, 3), (6, 1), (5, 3)])
+def test_of_each_batch_a_part_has_labels_row_by_row(batch, labelled_rows):
     """The definition: labelled images are dealt from a stream of their own to rows that are as far apart as can be."""
-    label = labels_of(1, 151) if fraction < 0.1 else labels_of(9, 50)
-    found = ordered(label, fraction, batch)
+    label = labels_of(5, 50)
+    found = ordered(label, labelled_rows, batch)
     streams = {True: Order(np.flatnonzero(label == 0), 7), False: Order(np.flatnonzero(label == -1), 7)}
     taken, expected = {True: 0, False: 0}, []
     for row in range(20 * batch):
@@ -100,27 +98,28 @@ def test_of_each_batch_a_part_has_labels_row_by_row(fraction, batch, labelled_ro
         assert found.slice(start, stop).tolist() == expected[start:stop]
     assert {int((label[expected[i : i + batch]] == 0).sum()) for i in range(0, 20 * batch, batch)} == {labelled_rows}
     seen = [image for image in expected if label[image] == -1]
-    others = int((label == -1).sum())
-    assert len(set(seen[:others])) == min(len(seen), others), "each image once before one comes again"
+    unlabelled = int((label == -1).sum())
+    assert len(set(seen[:unlabelled])) == min(len(seen), unlabelled), "each image once before one comes again"
 
 
-@pytest.mark.parametrize("fraction", [None, 0.1, 0.18])
-def test_where_as_many_images_have_labels_the_order_is_the_plain_one(fraction):
-    label = labels_of(9, 50)
-    assert ordered(label, fraction, 10).slice(0, 200).tolist() == Order(np.arange(50), 7).slice(0, 200).tolist()
+@pytest.mark.parametrize("rows", [None, 1, 2])
+def test_where_as_many_images_have_labels_the_order_is_the_plain_one(rows):
+    label = labels_of(10, 50)
+    assert ordered(label, rows, 10).slice(0, 200).tolist() == Order(np.arange(50), 7).slice(0, 200).tolist()
 
 
 @pytest.mark.parametrize("num_labelled", [0, 50])
 def test_without_both_kinds_of_images_the_order_is_the_plain_one(num_labelled):
-    assert ordered(labels_of(num_labelled, 50), 0.9, 10).slice(0, 99).tolist() == Order(np.arange(50), 7).slice(0, 99).tolist()
+    assert ordered(labels_of(num_labelled, 50), 9, 10).slice(0, 99).tolist() == Order(np.arange(50), 7).slice(0, 99).tolist()
 
 
 def test_a_labelled_part_of_large_data_leaves_the_others_in_windows(monkeypatch):
     """The few labelled images are read at random, the many others nearly in the order of their shards."""
     monkeypatch.setattr(order, "PIECE", 10)
     label = labels_of(20, 2000)
-    found = ordered(label, 0.25, 8, shuffle_window=100)
-    assert isinstance(found, TwoOrders) and found.window == 100 and found.first.windows is None
+    found = ordered(label, 2, 8, shuffle_window=100)
+    assert isinstance(found, TwoOrders) and found.window == 100
+    assert found.windowed.tolist() == np.flatnonzero(label == -1).tolist()
     stream = found.slice(0, 8 * 330)
     others = stream[label[stream] == -1]
     assert len(others) == 6 * 330 and len(set(others.tolist())) == 1980

@@ -13,7 +13,7 @@ import torch
 
 from tests.data import scale
 from tests.data.test_loader import children, stream, streaming, threads
-from vitssl.config import ConfigError, Data
+from vitssl.config import ConfigError, Data, Subset
 from vitssl.data.index import Index, load_index
 from vitssl.data.loading import read_ahead
 from vitssl.data.loading.images import Streamed
@@ -139,6 +139,19 @@ def test_evaluation_reads_ahead_too(index, data, requests):
 def test_images_at_random_are_not_read_ahead(index, data):
     assert isinstance((part := loader(index, streaming(replace(data, shuffle_window=10**6), 0)).images), Streamed)
     assert part.ahead is None
+
+
+def test_labelled_images_that_come_at_random_are_not_read_ahead(index, data, requests):
+    """A tenth of the images has labels, and a quarter of each batch."""
+    part = loader(index, replace(data, workers=0, labels=Subset(fraction=0.1, balanced=False)), labelled_rows=2)
+    unlabelled = [i for i in stream(part.batches(0, 15)) if part.labels[i] < 0]
+    assert len(unlabelled) == 15 * 6
+    inodes = {k: os.stat(index.folder / shard["name"]).st_ino for k, shard in enumerate(index.shards)}
+    ends = [(i, end) for i in unlabelled for end in (index.offset[i], index.offset[i] + index.size[i] - 1)]
+    assert set(requests) == {(inodes[int(index.shard[i])], int(end) // 1024) for i, end in ends}
+    reading = part.images.ahead
+    labelled = np.flatnonzero(part.labels[:IMAGES] >= 0)
+    assert reading._blocks(labelled) == [] and reading._blocks(np.arange(IMAGES))
 
 
 def test_a_shard_that_is_gone_is_named(index, data):

@@ -326,3 +326,17 @@ def test_a_field_that_only_some_arms_read_is_for_these_alone(expand) -> None:
     ]  # fmt: skip
     with pytest.raises(ConfigError, match="has an effect only with an objective that reads labels beside one that needs none"):
         expand(*words, "arms=[scratch,sslft]", "data.labelled_batch_fraction=0.5", text=text)
+
+
+def test_a_field_typed_for_an_arm_that_does_not_read_it_is_refused_although_another_does(expand) -> None:
+    text, words = (ROOT / "sweeps" / "own_images.yaml").read_text(), ["data.shards=shards/digits", "axes.seed=[0]"]
+    of_ssat, of_scratch = (f"arms.{arm}.data.labelled_batch_fraction=0.5" for arm in ("ssat", "scratch"))
+    assert expand(*words, of_ssat, text=text)
+    with pytest.raises(ConfigError, match="has an effect only with"):
+        expand(*words, of_ssat, of_scratch, text=text)
+
+
+def test_null_is_chosen_from_the_axis_of_a_file(expand) -> None:
+    text = EXAMPLE.replace("  seed: [0, 1]", "  seed: [0, 1]\n  loop.ema_decay: [null, 0.9]")
+    assert {job.run.loop.ema_decay for job in expand(text=text).jobs if job.run.objectives.classify} == {None, 0.9}
+    assert {job.run.loop.ema_decay for job in expand("axes.loop.ema_decay=[null]", text=text).jobs} == {None}

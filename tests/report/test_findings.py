@@ -585,7 +585,8 @@ def test_how_often_labelled_images_are_shown_is_told_where_arms_differ(few):
     for run in folder.glob("ssat-*"):
         rewrite(run, {"data": {"labelled_batch_fraction": 0.25}})
     told = labels_shown(lay_out(collect(folder)))
-    assert told == "To learn to classify, each labelled image is shown 10 times to Scratch and SSL+FT, 50 times to SSAT."
+    # 200 steps, with 8 labelled images each
+    assert told == "To learn to classify, each labelled image is shown 10 times to Scratch and SSL+FT, 53 times to SSAT."
 
 
 def nothing(folder: Path) -> None:

@@ -38,7 +38,7 @@ from vitssl.config.run import (
     classifies,
     inactive_fields,
     label_objectives,
-    labelled_batch_fraction,
+    labelled_rows,
     labels_part_of_batches,
     needs_labels,
     reads_labels,

@@ -12,7 +12,8 @@ from vitssl.config.backbones import BackboneConfig, capabilities, stride_px
 from vitssl.config.base import ConfigError, Problem, inactive_problems, minimum_problems, raise_first
 from vitssl.config.data import view_px
 from vitssl.config.objectives import ObjectiveConfig, active
-from vitssl.config.run import Run, active_views, inactive_fields, scaled_lr, slices
+from vitssl.config.run import Run, active_views, inactive_fields, labelled_rows, scaled_lr, slices
+from vitssl.words import counted
 
 # capability: what a backbone without it lacks, and what to do; {path} stands for the path of the objective that requires it
 LACKS = {
@@ -45,6 +46,7 @@ def check(run: Run, where: str = "", to_train: bool = True) -> None:
         _objective_problems(run),
         _local_problems(run),
         run.data.problems(),
+        _labelled_problems(run),
         run.optim.problems(),
         run.loop.problems(),
         evals.problems(run),
@@ -138,6 +140,13 @@ def _local_problems(run: Run) -> Iterator[Problem]:
         suggested_px = max(1, round(3 / 7 * image_px / stride)) * stride  # the papers' ratio, 96 of 224
         reason = f"{local_px} is larger than data.image_size, {image_px}, and local views are smaller"
         yield Problem("data.views.local.size", f"{reason}; add data.views.local.size={suggested_px}")
+
+
+def _labelled_problems(run: Run) -> Iterator[Problem]:
+    """Yield a problem if the labelled part of a batch leaves no room for an image without a label."""
+    if (rows := labelled_rows(run)) is not None and rows >= run.optim.batch_size:
+        reason = f"of a batch of {counted(run.optim.batch_size, 'image')} it leaves none without a label; set it lower"
+        yield Problem("data.labelled_batch_fraction", f"{run.data.labelled_batch_fraction}: {reason}")
 
 
 def _objective_problems(run: Run) -> Iterator[Problem]:

@@ -119,8 +119,8 @@ class Data:
     folds: Optional[int] = None
     images: Optional[Subset] = None  # train on a subset of the images, for every objective
     labels: Optional[Subset] = None  # keep the labels of a subset; the other images stay, unlabelled
-    # for a classifier beside an objective that needs no labels: at least this fraction of each batch has labels, for example 0.25; where
-    # few images have one (the others are unlabelled), labelled images then come more often
+    # for a classifier beside an objective that needs no labels, where few images have a label and many are unlabelled: this fraction of
+    # each batch has labels, for example 0.25, so that labelled images come more often than others; no effect if as many have one anyway
     labelled_batch_fraction: Optional[float] = None
     val_split: Optional[str] = None  # split of the shards held out for choosing the epoch, evaluated as "val"
     val_fraction: float = 0.0  # in place of val_split: fraction of the training images to hold out

@@ -152,9 +152,15 @@ def labels_part_of_batches(run: Run) -> bool:
     return reads_labels(run) and not needs_labels(run)
 
 
-def labelled_batch_fraction(run: Run) -> float | None:
-    """Return the part of each batch that is at least to have labels; None if that is left to chance, or if all or no images need any."""
-    return run.data.labelled_batch_fraction if labels_part_of_batches(run) else None
+def labelled_rows(run: Run) -> int | None:
+    """Return how many images of a global batch are at least to have labels.
+
+    None if that is left to chance, or if all images need labels, or none does.
+    """
+    fraction = run.data.labelled_batch_fraction
+    if fraction is None or not labels_part_of_batches(run):
+        return None
+    return math.ceil(round(fraction * run.optim.batch_size, 6))
 
 
 def reads_labels(run: Run) -> bool:

@@ -54,7 +54,7 @@ class TrainState:
         self.loader = TrainLoader(
             self.index, self.split, run.data, seed=run.seed, batch_size=run.optim.batch_size,
             rank=dist.rank(), world_size=dist.world_size(), accumulate=self.accumulate, device=self.device,
-            labelled_fraction=config.labelled_batch_fraction(run),
+            labelled_rows=config.labelled_rows(run),
         )  # fmt: skip
         self.views = TrainViews(
             config.active_views(run), image_size=run.data.image_size, mean=self.mean, std=self.std,

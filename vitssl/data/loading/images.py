@@ -41,16 +41,26 @@ class Images(Protocol):
         ...
 
 
-def open_images(index: Index, positions: np.ndarray, data: Data, device: torch.device, window: int | None, batch_size: int) -> Images:
+def open_images(
+    index: Index,
+    positions: np.ndarray,
+    data: Data,
+    device: torch.device,
+    window: int | None,
+    batch_size: int,
+    windowed: np.ndarray | None = None,
+) -> Images:
     """Open the fastest way that the budgets of `data` allow to read the images at ``positions``.
 
     Args:
         window: the next image may be any of this many images, in the order of their shards; None if images come at random.
         batch_size: how many images are asked for at once, at most.
+        windowed: rising positions of the images that come nearly in the order of their shards; None for all.
     """
     size = decoded_bytes(index, data)
     if size > data.cache_gb * 1e9:
-        return Streamed(index, data, device, batch_size, None if window is None else Ahead(index, positions, window))
+        read_ahead = positions if windowed is None else windowed
+        return Streamed(index, data, device, batch_size, None if window is None else Ahead(index, read_ahead, window))
     decoded = open_cache(index, data)
     if device.type == "cuda" and size <= data.device_cache_gb * 1e9 and decoded.images_NCHW is not None:
         return OnDevice(decoded, positions, device)

@@ -44,7 +44,7 @@ class TrainLoader:
 
     Args:
         split: its ``train`` positions are the data set, and its ``labels`` go into the batches.
-        labelled_fraction: as of `training_order`.
+        labelled_rows: as of `training_order`.
         batch_size: images of a global batch, over all ranks and accumulated slices.
         accumulate: slices of one rank per optimiser step.
 
@@ -64,20 +64,18 @@ class TrainLoader:
         world_size: int = 1,
         accumulate: int = 1,
         device: torch.device | str = "cpu",
-        labelled_fraction: float | None = None,
+        labelled_rows: int | None = None,
     ):
         if batch_size % (world_size * accumulate):
             parts = f"{world_size} GPUs x {accumulate} accumulated slices"
             raise ConfigError(f"{batch_size} is not a multiple of {world_size * accumulate} ({parts})", "optim.batch_size")
         self.labels = split.labels
-        self.order = training_order(
-            index, split.train, self.labels, data, seed=seed, batch_size=batch_size, labelled_fraction=labelled_fraction
-        )
+        self.order = training_order(index, split.train, self.labels, data, seed=seed, batch_size=batch_size, labelled_rows=labelled_rows)
         self.batch_size, self.rank, self.world_size, self.accumulate = batch_size, rank, world_size, accumulate
         self.device = resolved(device)
         self.slice_size = batch_size // (world_size * accumulate)
         self.largest_px = int(resized_sizes(index.sizes_N2[split.train], data.cache_px).prod(axis=1).max())
-        self.images = open_images(index, split.train, data, self.device, self.order.window, self.slice_size)
+        self.images = open_images(index, split.train, data, self.device, self.order.window, self.slice_size, self.order.windowed)
 
     @property
     def num_samples(self) -> int:

@@ -11,7 +11,6 @@ Shapes: N training images, S pieces of shards.
 
 from __future__ import annotations
 
-import math
 from functools import lru_cache
 
 import numpy as np
@@ -38,13 +37,14 @@ class Order:
 
     Attributes:
         window: the next image may be any of this many images, in the order of their shards; None if it may be any at all.
+        windowed: rising positions of the images of which this is so.
         num_images: the length of an epoch.
     """
 
     def __init__(self, positions: np.ndarray, seed: int, repeats: int = 1, windows: Windows | None = None):
         self.positions, self.seed, self.repeats, self.windows = positions, seed, repeats, windows
         self.num_images = len(positions)
-        self.window = None if windows is None else windows.size
+        self.window, self.windowed = (None, positions[:0]) if windows is None else (windows.size, positions)
         self.epoch = lru_cache(maxsize=4)(self._epoch)
 
     def _epoch(self, epoch: int) -> np.ndarray:
@@ -69,20 +69,23 @@ class TwoOrders:
     """Two streams in one: of each ``batch_size`` rows in turn, ``first_rows`` are of ``first`` and the others of ``second``.
 
     The rows of ``first`` are spread over a batch as evenly as can be, so that contiguous slices of it hold equally many, up to one.
+    Images of a stream that is permuted as a whole come at random between those of one with a window.
     """
 
     def __init__(self, first: Order, second: Order, first_rows: int, batch_size: int):
         self.first, self.second, self.first_rows, self.batch_size = first, second, first_rows, batch_size
-        self.window = second.window
         self.num_images = first.num_images + second.num_images
+        read_in_order = [stream for stream in (first, second) if stream.window is not None]
+        self.window = sum(stream.window for stream in read_in_order) if read_in_order else None
+        self.windowed = np.sort(np.concatenate([first.windowed, second.windowed]))
 
     def slice(self, start: int, stop: int) -> np.ndarray:
         """Return entries ``start`` up to, but not including, ``stop`` of the stream."""
-        firsts = np.arange(start, stop + 1) * self.first_rows // self.batch_size  # how many there are before each row
-        is_first = np.diff(firsts) > 0
+        first_before = np.arange(start, stop + 1) * self.first_rows // self.batch_size  # rows of `first` before each row
+        is_first = np.diff(first_before) > 0
         rows = np.empty(stop - start, dtype=np.int64)
-        rows[is_first] = self.first.slice(firsts[0], firsts[-1])
-        rows[~is_first] = self.second.slice(start - firsts[0], stop - firsts[-1])
+        rows[is_first] = self.first.slice(first_before[0], first_before[-1])
+        rows[~is_first] = self.second.slice(start - first_before[0], stop - first_before[-1])
         return rows
 
 
@@ -130,24 +133,24 @@ class Windows:
 
 
 def training_order(
-    index: Index, train: np.ndarray, labels: np.ndarray, data: Data, *, seed: int, batch_size: int, labelled_fraction: float | None
+    index: Index, train: np.ndarray, labels: np.ndarray, data: Data, *, seed: int, batch_size: int, labelled_rows: int | None
 ) -> Order | TwoOrders:
     """Return the order of the images at the rising positions ``train``.
 
     Args:
         labels: of all images of the index, -1 if it has none.
-        labelled_fraction: the part of a batch that is at least to have labels, if fewer of the images have one; None leaves it to chance.
+        labelled_rows: how many images of a batch are at least to have labels, where that is a larger part than of all images; None leaves
+            it to chance. From 1 to ``batch_size`` - 1.
     """
 
     def order(positions: np.ndarray, rows: int) -> Order:
         return Order(positions, seed, data.repeats, windows(index, positions, data.shuffle_window, rows))
 
     is_labelled = labels[train] != UNLABELLED
-    if labelled_fraction is None or not 0 < is_labelled.mean() < labelled_fraction:
+    if labelled_rows is None or not 0 < is_labelled.mean() < labelled_rows / batch_size:
         return order(train, batch_size)
-    labelled_rows = min(math.ceil(round(labelled_fraction * batch_size, 6)), batch_size - 1)
-    others = batch_size - labelled_rows
-    return TwoOrders(order(train[is_labelled], labelled_rows), order(train[~is_labelled], others), labelled_rows, batch_size)
+    unlabelled_rows = batch_size - labelled_rows
+    return TwoOrders(order(train[is_labelled], labelled_rows), order(train[~is_labelled], unlabelled_rows), labelled_rows, batch_size)
 
 
 def windows(index: Index, positions: np.ndarray, size: int, batch_size: int) -> Windows | None:

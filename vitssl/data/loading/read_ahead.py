@@ -46,7 +46,7 @@ class Ahead:
     """A reader of the blocks of shards that images lie in, which reads each block once while images of it may still come.
 
     Args:
-        positions: of all images that may come, rising.
+        positions: of the images that come nearly in the order of their shards, rising; others, which come between them, are not read ahead.
         window: the next image may be any of this many images, in the order of their shards.
     """
 
@@ -55,7 +55,8 @@ class Ahead:
         per_image = sum(shard["bytes"] for shard in shards) / max(1, sum(shard["images"] for shard in shards))
         # each lane of the window begins and ends within a block; doubled, so that no block is forgotten early
         self._remembered = 2 * (int(window * per_image) // BLOCK + 2 * LANES)
-        self.index = index
+        self.index, self._is_ahead = index, np.zeros(len(index), dtype=bool)
+        self._is_ahead[positions] = True
 
     def read(self, positions: Callable[[], Iterator[np.ndarray]]) -> Generator[np.ndarray, None, None]:
         """Yield the arrays of ``positions``, each once its blocks have been read. A thread works ahead until the generator is closed."""
@@ -71,6 +72,7 @@ class Ahead:
 
     def _blocks(self, positions: np.ndarray) -> list[tuple[int, int]]:
         """Return (number of the shard, number of the block of BLOCK bytes) of all blocks in which images at ``positions`` begin or end."""
+        positions = positions[self._is_ahead[positions]]
         start, shard = self.index.offset[positions], self.index.shard[positions]
         ends = (start // BLOCK, (start + self.index.size[positions] - 1) // BLOCK)
         return sorted({pair for end in ends for pair in zip(shard.tolist(), end.tolist(), strict=True)})

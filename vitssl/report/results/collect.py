@@ -1,7 +1,7 @@
 """A sweep folder as data: what its run folders hold, what every run cost, and how far it got.
 
-Reads JSON and YAML files, and checks the arrays and pictures beside them (`kept`); checkpoints are not opened. Works on a sweep that is
-half finished, or has not begun.
+Reads JSON and YAML files, and checks the arrays and pictures beside them (`saved_files`); checkpoints are not opened. Works on a sweep
+that is half finished, or has not begun.
 """
 
 from __future__ import annotations

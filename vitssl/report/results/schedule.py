@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from vitssl.config import labelled_batch_fraction, total_steps
+from vitssl.config import labelled_rows, total_steps
 from vitssl.report.results.collect import Cell, RunFolder
 from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row
@@ -112,20 +112,19 @@ def labels_shown(grid: Grid) -> str:
 
 
 def _labels_shown(grid: Grid, column: Any) -> str:
+    times = {row: views for row in grid.rows if (views := label_views(row, column)) is not None}
     groups: dict[str, list[str]] = {}
-    for row in grid.rows:
-        if (times := label_views(row, column)) is not None:
-            groups.setdefault(f"{times:,.0f}", []).append(grid.label(row))
-    counts = [float(times.replace(",", "")) for times in groups]
-    if not counts or len(groups) > MOST_GROUPS or max(counts) <= EQUAL * min(counts):
+    for row, views in times.items():
+        groups.setdefault(counted(round(views), "time") if views >= 1 else f"{views:.1g} times", []).append(grid.label(row))
+    if not times or len(groups) > MOST_GROUPS or max(times.values()) <= EQUAL * min(times.values()):
         return ""
-    return f"To learn to classify, each labelled image is shown {', '.join(f'{n} times to {listed(arms)}' for n, arms in groups.items())}."
+    return f"To learn to classify, each labelled image is shown {', '.join(f'{text} to {listed(arms)}' for text, arms in groups.items())}."
 
 
 def label_views(row: Row, column: Any) -> float | None:
     """Return how often the stages of a model that classify see each labelled image, on average.
 
-    Where part of the images have labels, batches hold that part of them, or `data.labelled_batch_fraction` if that is more.
+    Where part of the images have labels, batches hold that part of them, or `config.labelled_rows` if these are more.
     None if a run's folder does not say it, or if nothing classifies.
     """
     runs = [run for _, run in cells[0].stages if run.run and run.run.objectives.classify] if (cells := row.candidates(column)) else []
@@ -135,7 +134,7 @@ def label_views(row: Row, column: Any) -> float | None:
     times = 0.0
     for run, stage in zip(runs, plans, strict=True):
         facts, seen = run.job["data"], stage[1]
-        part = max(facts["labelled_images"] / facts["train_images"], labelled_batch_fraction(run.run) or 0.0)
+        part = max(facts["labelled_images"] / facts["train_images"], (labelled_rows(run.run) or 0) / run.run.optim.batch_size)
         times += seen * part / facts["labelled_images"]
     return times
 
