@@ -22,26 +22,25 @@ from vitssl.config.sweep import Resources
 from vitssl.files import write_json
 from vitssl.report.results.collect import collect
 
-NOW = time.time()
 Change = Callable[[Path], None]
 
 
 def begun(folder: Path, *, written_s: float | None = None, recorded_s: float | None = None, end: str | None = None) -> None:
     """Records of an attempt: a line that it wrote so long ago, energy that it recorded so long ago, and its end's reason."""
     if recorded_s is not None:
-        write_json(folder / "emissions-0-n1.json", record(end=NOW - recorded_s))
+        write_json(folder / "emissions-0-n1.json", record(end=time.time() - recorded_s))
     lines: list[dict[str, Any]] = []
     if written_s is not None:
-        lines.append({"event": "eval", "step": 5, "time": NOW - written_s, "epoch": 1.0})
+        lines.append({"event": "eval", "step": 5, "time": time.time() - written_s, "epoch": 1.0})
     if end is not None:
-        lines.append({"event": "end", "step": 5, "time": NOW - (written_s or 0), "attempt": 0, "reason": end})
+        lines.append({"event": "end", "step": 5, "time": time.time() - (written_s or 0), "attempt": 0, "reason": end})
     if lines:
         (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
 
 
 def new_attempt(folder: Path) -> None:
     """It has recorded energy, and not yet written an event."""
-    write_json(folder / "emissions-1-n1.json", record(end=NOW - FRESH, attempt=1))
+    write_json(folder / "emissions-1-n1.json", record(end=time.time() - FRESH, attempt=1))
 
 
 def with_error(folder: Path) -> None:
