@@ -72,7 +72,7 @@ def _alike_in_colours(made: Iterable[Cell]) -> Iterator[str]:
 def _few_labels_in_a_batch(made: Iterable[Cell]) -> Iterator[str]:
     """Yield a note if a classifier learns beside another objective from batches of which hardly an image has a label.
 
-    None if some Run sets ``data.labelled_batch_fraction``; instead one if it is so small that it changes nothing.
+    There is none if some Run sets ``data.labelled_batch_fraction``, but one if that is so small that it changes nothing.
     """
     joint = [(place, run) for place, run in _places(made) if labels_part_of_batches(run) and expected_index(run.data) is not None]
     is_known = any(run.data.labelled_batch_fraction is not None for _, run in joint)
