@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from vitssl.config import ConfigError
@@ -17,7 +18,7 @@ def matches(word: str, names: Sequence[str], anywhere: bool = False) -> list[str
     3. ``word`` has several words, of which the first begins the name and the others follow in this order: ssat-s1 stands for
        ssat-equal_epochs-s1-0123.
     4. With ``anywhere``, the name has all words of ``word`` in this order: finetune-s1 stands for sslft-finetune-equal_epochs-s1-0123.
-    5. With ``anywhere``, the name has ``word`` in it: s10 stands for ssat-s10-0123, and so does ssat-s1 if no name fits it better.
+    5. With ``anywhere``, the name has ``word`` in it, but takes no number apart: h-s10 stands for scratch-s10-0123, and h-s1 does not.
     """
     if not word:
         return []
@@ -28,7 +29,7 @@ def matches(word: str, names: Sequence[str], anywhere: bool = False) -> list[str
         or [name for name in names if _begins(name, begin, is_open)]
         or [name for name in names if _has_words(name, words)]
         or [name for name in names if anywhere and _has_words(f"-{name}", ["", *words])]
-        or [name for name in names if anywhere and begin in name]
+        or [name for name in names if anywhere and _holds(name, begin)]
     )
 
 
@@ -43,6 +44,13 @@ def _has_words(name: str, words: list[str]) -> bool:
     name_words = iter(name.split("-"))
     # each word is looked for after the one before
     return len(words) > 1 and next(name_words) == words[0] and all(word in name_words for word in words[1:])
+
+
+def _holds(name: str, part: str) -> bool:
+    """Whether ``part`` occurs in ``name``, with whole numbers, or its hash begins with it."""
+    before, after = r"(?<!\d)" if part[:1].isdigit() else "", r"(?!\d)" if part[-1:].isdigit() else ""
+    plain, _, run_hash = name.rpartition("-")
+    return bool(part) and (re.search(before + re.escape(part) + after, plain) is not None or run_hash.startswith(part))
 
 
 def refuse_several(typed: str, found: Sequence[str], advice: str = "", field: str = "", place: str = "") -> None:

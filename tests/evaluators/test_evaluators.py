@@ -320,10 +320,12 @@ def test_the_command_line_evaluates_a_pretraining(folder, capsys, monkeypatch):
     assert train.main([str(run)]) == 0
     capsys.readouterr()
     assert cli.main(["evaluate", str(run), "--type", "knn", "--set", "k=3", "pool=mean"]) == 0
-    assert json.loads(capsys.readouterr().out).keys() == {"top1", "top5", "balanced_accuracy", "macro_f1", "count"}
+    result = json.loads(capsys.readouterr().out)
+    assert result.keys() == {"run", "type", "split", "top1", "top5", "balanced_accuracy", "macro_f1", "count"}
+    assert (result["run"], result["type"], result["split"]) == ("run", "knn", "test")
     monkeypatch.setattr(evaluate, "TOP_K", 10)  # as many as there are classes: the right one is always among them
     assert cli.main(["evaluate", str(run), "--type", "knn", "--set", "k=3", "pool=mean"]) == 0
-    assert json.loads(capsys.readouterr().out).keys() == {"top1", "balanced_accuracy", "macro_f1", "count"}
+    assert "top5" not in json.loads(capsys.readouterr().out)
     assert cli.main(["evaluate", str(run), str(run), "--type", "knn", "--set", "k=3", "pool=mean"]) == 0
     assert [json.loads(line)["run"] for line in capsys.readouterr().out.splitlines()] == ["run", "run"]
     assert cli.main(["evaluate", str(run), "--type", "knn", "--split", "train", "--shards", config.load(run).data.shards]) == 2

@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     settings = {f"--{f.name}": f"--set {f.name}=VALUE" for kind in KINDS.values() for f in dataclasses.fields(kind)} | EMA
     help_text = "evaluate a run: the accuracy of its classifier, or of a probe on its features"
     add = command(commands, "evaluate", _evaluate, help_text, settings)
-    add("folders", nargs="+", metavar="folder", type=Path, help="run folder; several print one line each")
+    add("folders", nargs="+", metavar="folder", type=Path, help="run folder; each prints a line of JSON, accuracies in percent")
     add("--type", default="classification", help=f"{', '.join(KINDS)}; of these {listed(FEATURE_KINDS)} look at features")
     add("--shards", help="other shards, of the same classes or some of them, by their names")
     add("--split", default="test", help="train, val (held out) or test as defined by the run's data, or a split of the shards")
@@ -197,7 +197,7 @@ def _evaluate(arguments: argparse.Namespace) -> None:
         from vitssl.training.evaluate import evaluate_folder
 
         for folder in folders:
-            which = {"run": folder.resolve().name} if len(folders) > 1 else {}
+            which = {"run": folder.resolve().name, "type": cfg.type, "split": cfg.split}
             print(json.dumps(which | evaluate_folder(folder, cfg, arguments.checkpoint)), flush=True)
         note_checkpoint(folders, arguments.checkpoint, arguments.weights)
     except ConfigError as error:  # names the option that was typed instead of the config's field
