@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import sys
@@ -98,6 +99,8 @@ def guarded(call: Callable[[], int | None], advice: str = "") -> int:
         call: the command; it returns the exit code, or None for 0.
         advice: what to do if a file cannot be read or written.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without some letter shows another; it does not end the command
     try:
         code = call() or 0
         sys.stdout.flush()  # here, where BrokenPipeError is expected

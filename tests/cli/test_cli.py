@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import shutil
@@ -107,6 +108,14 @@ def test_a_full_disk_is_one_line_whichever_error_says_so(capsys, tmp_path):
         assert capsys.readouterr().err == said
     with pytest.raises(RuntimeError, match="another"):
         guarded(lambda: (_ for _ in ()).throw(RuntimeError("another")))
+
+
+def test_letters_that_a_terminal_lacks_do_not_end_a_command(monkeypatch):
+    """Python's stdout raises UnicodeEncodeError: a report was written, and then its summary a traceback."""
+    out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", out)
+    assert guarded(lambda: print("74.49 \u00b1 4.26 %")) == 0
+    assert out.buffer.getvalue() == b"74.49 ? 4.26 %\n"
 
 
 @pytest.mark.parametrize("script", ["submit", "status", "cancel", "retry"])
