@@ -17,8 +17,8 @@ from typing import Any
 from vitssl.config import Site, merge
 from vitssl.files import read_json
 from vitssl.run_folder import JOB
+from vitssl.variables import CACHE_DIR, STOP_FILE
 
-CACHE = "VITSSL_CACHE_DIR"
 # a worker that was asked to stop saves first; torchrun's default of 30 s is too short for that
 SHUTDOWN_S = 300
 # Threads that wait for each other spin. With the default count, on a busy machine, they keep the thread that they wait for off its core.
@@ -86,7 +86,7 @@ def _outside(job: dict[str, Any], site: Site) -> list[Path]:
 
 def cache_folder(of_run: str | None, site: Site) -> tuple[str, str | None]:
     """Return (name of the setting, cache folder) of a run on this node. Without a setting, they are empty and None: use temporary files."""
-    settings = {"data.cache_dir": of_run, "site.env": site.env.get(CACHE), CACHE: os.environ.get(CACHE)}
+    settings = {"data.cache_dir": of_run, "site.env": site.env.get(CACHE_DIR), CACHE_DIR: os.environ.get(CACHE_DIR)}
     return next(((name, folder) for name, folder in settings.items() if folder), ("", None))
 
 
@@ -111,7 +111,7 @@ def environment(job: dict[str, Any], stop_file: Path) -> dict[str, str]:
 def _own_variables(stop_file: Path) -> dict[str, str]:
     """Return the variables that a site cannot change: the run's stop file, the order of its GPUs, and torchrun's patience when stopping."""
     return {
-        "VITSSL_STOP_FILE": str(stop_file),
+        STOP_FILE: str(stop_file),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as in NVML, which measures the energy of the GPUs
         "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": str(SHUTDOWN_S),
     }

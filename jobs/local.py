@@ -33,6 +33,7 @@ from vitssl.files import busy_file, read_json, write_json
 from vitssl.run_folder import EVENTS, LAST, error_of, fail
 from vitssl.sweep_folder import LOCAL
 from vitssl.training.stopping import LAUNCHER
+from vitssl.variables import SWEEP
 from vitssl.words import counted, note
 
 SAVING_S = 120.0  # how long a command waits for a process that saves before it refuses to take up the process's sweep
@@ -167,7 +168,7 @@ class Place:
         longest_s = max((time_s for piece in self.beside if (time_s := self.seen.time_s(piece)) is not None), default=0.0)
         facts = {"seconds": known_s + starts_s, "times_this": times_this, "longest": longest_s}
         side_by_side = min(self.width, 1 + len(others))
-        return self.slot.variables | {"VITSSL_SWEEP": json.dumps({"position": self.position, "side_by_side": side_by_side, **facts})}
+        return self.slot.variables | {SWEEP: json.dumps({"position": self.position, "side_by_side": side_by_side, **facts})}
 
 
 def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: Console) -> None:

@@ -27,6 +27,7 @@ from jobs.slurm import cluster
 from vitssl.files import busy_file, read_json
 from vitssl.run_folder import DONE, ERROR, EVENTS, JOB, LAST, fail, is_trained
 from vitssl.training.stopping import STOPPED
+from vitssl.variables import ENDS_AT
 
 # exit code of a task that knows why its run failed: `batch.sh` does not start the run again, even if NFS shows the first node only a minute
 # later what another node wrote. It is above STOPPED, since srun returns the highest code of its tasks
@@ -70,7 +71,7 @@ class Node:
                 _refuse_unfinished(folder, environment.node)
             signals.ends_at = _ends_at(environment)
             # training stops earlier if a step and a save take longer than the time between SLURM's warning and the end
-            variables = {} if signals.ends_at is None else {"VITSSL_ENDS_AT": f"{signals.ends_at:.0f}"}
+            variables = {} if signals.ends_at is None else {ENDS_AT: f"{signals.ends_at:.0f}"}
             code, log = _train(folder, _node_info(environment), stop_file, variables)
             # a run that was trained before was only evaluated; after training that ends well, NFS may show done.json late
             ended_well = code == 0 if trained else not not_done([folder], PATIENCE_S if code == 0 else 0)

@@ -11,6 +11,7 @@ from typing import Any
 
 from vitssl import __version__
 from vitssl.files import hash_file
+from vitssl.variables import REVISION
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ("vitssl", "jobs")  # the folders that a run's snapshot holds
@@ -31,7 +32,7 @@ def commit() -> tuple[str | None, bool]:
     fields its runs hold, nor a list, log or data.
     """
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
-        revision = os.environ.get("VITSSL_REVISION") or None
+        revision = os.environ.get(REVISION) or None
         return revision, revision is None
     changed = _git("status", "--porcelain", "--untracked-files=no")
     untracked = _git("status", "--porcelain", "--untracked-files=all", "--", *SOURCE)

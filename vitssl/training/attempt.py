@@ -23,6 +23,7 @@ from vitssl.config import ConfigError, Run
 from vitssl.costs import emissions
 from vitssl.files import busy_file, flock, full_disk_error, open_lock, read_events, read_json, write_json
 from vitssl.run_folder import ERROR, ERRORS, JOB
+from vitssl.variables import STOP_FILE
 from vitssl.words import listed
 
 LEAVING_S = 20.0  # seconds to wait for the lock: a requeued job may start before the process of the previous attempt has ended
@@ -155,7 +156,7 @@ class ErrorFile:
         if error is None or not isinstance(error, Exception) or not self._path.parent.is_dir():
             return
         if isinstance(error, Busy):
-            if stop_file := os.environ.get("VITSSL_STOP_FILE"):
+            if stop_file := os.environ.get(STOP_FILE):
                 busy_file(Path(stop_file)).touch()
             return
         if dist.lost_peer(error):

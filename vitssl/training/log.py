@@ -26,18 +26,12 @@ from vitssl.files import read_events
 from vitssl.run_folder import EVENTS, logged_speeds
 from vitssl.terminal import console
 from vitssl.training import loggers
+from vitssl.variables import SWEEP
 from vitssl.words import about, counted, duration
 
 PACE_S = 600.0  # period over which the pace is measured that gives the time left: long enough for two log lines of a slow run
 SETTLED_S = 10.0  # after this time the pace of a run is steady enough to estimate other runs from it
 QUIET_S = 30.0  # time without a line after which `advance` writes the next one; on a terminal there is a progress bar instead
-# Environment variable in which a launcher describes, as JSON, what else its sweep has to do when this run starts:
-# "position"      of this run in the sweep, such as [3/12]
-# "side_by_side"  number of runs that are trained at the same time
-# "seconds"       time that the other runs take, as far as their pace is known
-# "times_this"    work of the runs whose pace is not known, as a multiple of the work of this run
-# "longest"       time left, in seconds, of the longest run that is being trained beside this one
-SWEEP = "VITSSL_SWEEP"
 LINES = "log/local.txt"  # in the run's folder: its lines, if the launcher sets SWEEP, since it keeps no other log of them
 
 
@@ -98,7 +92,7 @@ class Log:
     def _left(self) -> str:
         """Return the time left for this run and, if the launcher names other runs, for the sweep; empty while the pace is unknown.
 
-        With ``own_s`` seconds left for this run, ``since_s`` seconds after its start, and the launcher's figures (see ``SWEEP``):
+        With ``own_s`` seconds left for this run, ``since_s`` seconds after its start, and the launcher's figures (see `SWEEP`):
 
             others_s = seconds + times_this * (steps of this run / steps per second)
             all_s = own_s + max(0, others_s - (side_by_side - 1) * since_s)

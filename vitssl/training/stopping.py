@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from vitssl.variables import ENDS_AT, STOP_FILE
+
 STOPPED = 75  # EX_TEMPFAIL: exit code of a run that stopped on request and is to be continued; after 0, dependent jobs would start
 SLACK_S = 90  # SLURM checks the time once a minute, and asking it for another start takes time too
 
@@ -40,9 +42,9 @@ class StopRequest:
     """
 
     def __init__(self) -> None:
-        self._file = os.environ.get("VITSSL_STOP_FILE")
+        self._file = os.environ.get(STOP_FILE)
         self._flagged = False
-        self._ends_at = float(os.environ.get("VITSSL_ENDS_AT", "inf"))  # on the clock of time.time()
+        self._ends_at = float(os.environ.get(ENDS_AT, "inf"))  # on the clock of time.time()
         self._most_s = (self._ends_at - time.time()) / 4  # stopping may take up at most a quarter of the job's time
         self._needs_s = 0.0
 

@@ -39,6 +39,7 @@ from vitssl.data.index import REBUILD, Index, read_image
 from vitssl.data.pixels.decode import resize, resized_sizes
 from vitssl.data.pixels.layout import clear_padding, offsets, shape_of, unbind_images
 from vitssl.files import flock, hash_file, open_lock, user_cache_name
+from vitssl.variables import CACHE_DIR
 
 FOLDER_BUDGET = 4  # times data.cache_gb: what the caches of a folder may take up together before old ones are evicted
 POOL_FROM = 4000  # images; fewer are decoded in less time than processes take to start
@@ -90,7 +91,7 @@ def decoded_bytes(index: Index, data: Data) -> int:
 
 def folder_of(data: Data) -> Path:
     """Return this user's folder in `data.cache_dir`, else in $VITSSL_CACHE_DIR, else in $TMPDIR."""
-    named = data.cache_dir or os.environ.get("VITSSL_CACHE_DIR") or tempfile.gettempdir()
+    named = data.cache_dir or os.environ.get(CACHE_DIR) or tempfile.gettempdir()
     return Path(named) / user_cache_name()
 
 
