@@ -155,7 +155,7 @@ def barrier(timeout_h: float) -> None:
     Before training, one node may decode images for hours while others do not.
     """
     if dist.is_initialized():
-        group = dist.new_group(backend="gloo", timeout=timedelta(hours=timeout_h))
+        group: Any = dist.new_group(backend="gloo", timeout=timedelta(hours=timeout_h))  # of all ranks, so that none is left without
         dist.all_reduce(torch.zeros(1), group=group)
         dist.destroy_process_group(group)
 

@@ -101,6 +101,9 @@ def room_for_semaphores(otherwise: str, field: str = "") -> Iterator[None]:
         raise ConfigError(f"{reason} (of a container: --shm-size=1g), {otherwise}", field) from None
 
 
+_function: Callable[[Any], Any]  # in a worker process, what it was started for
+
+
 def _start(function: Callable[[Any], Any]) -> None:
     global _function
     _function = function

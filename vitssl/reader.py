@@ -6,19 +6,19 @@ Only regular files of bounded size are read: a pipe would be waited for, a devic
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
 
 MOST_BYTES = 2 << 30  # of a file, unless its reader sets another bound: a list of 14 million images takes 1.4 GB
 MOST_IMAGE_BYTES = 1 << 30  # three times what the largest image that is decoded takes as RGB (`vitssl.data.pixels.decode`)
 
 
 @contextmanager
-def open_regular(path: str | Path) -> Iterator[BinaryIO]:
+def open_regular(path: str | Path) -> Iterator[io.BufferedReader]:
     """Open a regular file for reading.
 
     Raises:

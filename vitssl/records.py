@@ -41,7 +41,8 @@ class Number:
     or_not_finite: bool = False
 
     def problem(self, value: Any) -> str | None:
-        if isinstance(value, bool) or not isinstance(value, int if self.kind is int else int | float):
+        kinds = (int,) if self.kind is int else (int, float)
+        if isinstance(value, bool) or not isinstance(value, kinds):
             return f"{_shown(value)} is not a {'whole ' if self.kind is int else ''}number"
         if self.or_not_finite and not (isinstance(value, int) or math.isfinite(value)):
             return None
@@ -121,7 +122,7 @@ EMISSIONS = {
 }  # fmt: skip
 EVALS = {...: {"config": {"type": {*KINDS}, ...: LABEL}, "epoch": AMOUNT, "metrics": METRICS}}
 EVENT = {"event": str, "step": COUNT, "time": TIME}
-EVENTS = {  # by kind
+EVENTS: dict[str, dict[Any, Any]] = {  # by kind
     "start": EVENT | {
         "attempt": COUNT, "world_size": POSITIVE_COUNT, "steps": POSITIVE_COUNT, "device": str, "host": str, "versions": {...: str},
         "accumulate?": POSITIVE_COUNT, "batch_size?": POSITIVE_COUNT, "steps_per_epoch?": Number(low=1e-9), "epochs?": AMOUNT,
@@ -185,7 +186,7 @@ def check(record: dict[str, Any], path: Path) -> None:
     Raises:
         ConfigError: names the file and the field.
     """
-    schema = next((schema for name, schema in SCHEMAS.items() if path.match(name)), {})
+    schema: Any = next((schema for name, schema in SCHEMAS.items() if path.match(name)), {})
     check_as(schema, record, path)
     if schema is SWEEP:
         check_sweep(record, path)

@@ -114,7 +114,13 @@ class Trained:
     def probabilities(self, seen_BCSS: Tensor) -> Tensor:
         """Return the class probabilities (B, K), on the CPU, of images as evaluation sees them."""
         with self._numerics():
-            return self.model.predict(Batch.of_images(seen_BCSS)).float().softmax(-1).cpu()
+            return self.logits(seen_BCSS).float().softmax(-1).cpu()
+
+    def logits(self, seen_BCSS: Tensor) -> Tensor:
+        """Return the logits (B, K) of images as evaluation sees them, for weights that `check_predicts` accepts."""
+        logits_BK = self.model.predict(Batch.of_images(seen_BCSS))
+        assert logits_BK is not None
+        return logits_BK
 
     def _numerics(self) -> torch.autocast:
         """Set the precision of the run's evaluation and return its autocast context."""
@@ -272,11 +278,18 @@ def _checkpoint(folder: Path, name: str) -> Path:
 
 def _joined(passes: list[Features]) -> Features:
     """Join the features of several passes into those of one, on the CPU, in float32 and without intermediates."""
-    tokens = zip(*((f.prefix_BPD, f.tokens_BND, f.extra_BJD) for f in passes), strict=True)
-    joined = Features(*(torch.cat(parts).float().cpu() for parts in tokens), passes[0].grid)
-    if passes[0].selection_BJN is not None:
-        joined.selection_BJN = torch.cat([f.selection_BJN for f in passes]).float().cpu()
-    return joined
+
+    def joined(parts: Iterable[Tensor]) -> Tensor:
+        return torch.cat(list(parts)).float().cpu()
+
+    selections = [f.selection_BJN for f in passes if f.selection_BJN is not None]
+    return Features(
+        joined(f.prefix_BPD for f in passes),
+        joined(f.tokens_BND for f in passes),
+        joined(f.extra_BJD for f in passes),
+        passes[0].grid,
+        selection_BJN=joined(selections) if selections else None,
+    )
 
 
 def _raw(image: OneImage, cache_px: int | None) -> RawBatch:

@@ -103,5 +103,5 @@ def analyze(trained: Trained, name: str, sample: Sample) -> Path:
     write_json(folder / f"{stem}.json", sample.facts() | numbers.facts)
     if numbers.arrays:
         with replacing(folder / f"{stem}.npz") as temporary, temporary.open("wb") as stream:
-            np.savez_compressed(stream, **numbers.arrays)
+            np.savez_compressed(stream, **dict[str, Any](numbers.arrays))
     return analyses.save(folder, name, stem)

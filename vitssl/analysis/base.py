@@ -55,9 +55,9 @@ class Sample:
         if self.shards is None and data.shards == NO_SHARDS:
             raise ConfigError("the run was imported without images; name some", "--shards")
         self.index, parts = self.trained.data() if self.shards is None else (load_index(self.shards), None)
-        own_fold = parts is not None and data.folds is not None and self.split is None
-        self.split = self.split or ("the run's fold" if own_fold else data.test_split)
-        positions = parts.test if own_fold else self.index.where(self.split)
+        fold = parts.test if parts is not None and data.folds is not None and self.split is None else None
+        self.split = self.split or (data.test_split if fold is None else "the run's fold")
+        positions = self.index.where(self.split) if fold is None else fold
         if not len(positions):
             raise ConfigError(f"{self.index.folder}: split {self.split} has no images", "--split")
         self.positions = np.random.default_rng(self.seed).permutation(positions)[: self.count]

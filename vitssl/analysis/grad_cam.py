@@ -22,7 +22,6 @@ from vitssl.analysis.pictures import Maps
 from vitssl.backbones.base import ConvNet, Features
 from vitssl.backbones.timm import TimmNetwork
 from vitssl.config import ConfigError
-from vitssl.data.loading.batch import Batch
 from vitssl.trained import Trained
 
 
@@ -93,7 +92,7 @@ def cam(trained: Trained, layer: TargetLayer, image_1CHW: Tensor, label: int) ->
     handle = layer.module.register_forward_hook(hold)
     try:
         with torch.enable_grad():
-            logits_K = trained.model.predict(Batch.of_images(image_1CHW))[0]
+            logits_K = trained.logits(image_1CHW)[0]
     finally:
         handle.remove()
     (output,) = outputs

@@ -39,7 +39,8 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
     """
     part, scores = selection_of(trained), []
     handle = part.register_forward_pre_hook(lambda part, inputs: scores.append(part.scores(inputs[0].tokens_BND)))
-    selected, images = [], []
+    selected: list[Tensor] = []
+    images: list[np.ndarray] = []
     try:
         with torch.no_grad():
             for batch in sample.batches():
@@ -47,7 +48,7 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
                 images_BCHW = batch.views["main"]
                 grid = trained.encode(images_BCHW).grid
                 selected.append((hard_weights(scores[0]) > 0).cpu())
-                if sum(map(len, images)) < PICTURES:
+                if sum(len(part_BHW3) for part_BHW3 in images) < PICTURES:
                     images.append(pixels(trained, images_BCHW)[:PICTURES])
     finally:
         handle.remove()

@@ -20,7 +20,7 @@ from vitssl.config import ConfigError
 from vitssl.data.sources.opening import open_source
 from vitssl.training import memory
 
-STREAMED = {"cache_gb": 0.0, "workers": 0}
+STREAMED: dict[str, Any] = {"cache_gb": 0.0, "workers": 0}
 COMPARISONS: dict[str, Callable[[Bench], Comparison]] = {
     "ssat_step": steps.ssat_step,
     "drloc_step_vit": partial(steps.drloc_step, backbone="vit_small", pooling="2x2"),

@@ -41,7 +41,8 @@ class Bench:
         """Compare two functions that return a figure in ``unit``, called in turn; the first round is not counted."""
         pairs = [(ours(), rival()) for _ in range(self.repeats + 1)][1:]
         mine, theirs = np.array(pairs).T
-        return Comparison(unit, *map(float, (np.median(mine), np.median(theirs), np.median(mine / theirs))), self.repeats, note)
+        median, rival_median, ratio = (float(np.median(figures)) for figures in (mine, theirs, mine / theirs))
+        return Comparison(unit, median, rival_median, ratio, self.repeats, note)
 
     def compare_seconds(self, ours: Callable[[], Any], rival: Callable[[], Any], note: str, times: int = 1) -> Comparison:
         """Compare the seconds of two pieces of work, each the mean over ``times`` calls in a row."""

@@ -36,7 +36,7 @@ def digits_as_jpeg(root: Path) -> Path:
     for i, (split, sample) in enumerate(open_source("digits").samples()):
         folder = root / split / str(sample.label)
         folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(sample.image).convert("RGB").resize((32, 32)).save(folder / f"{i:04d}.jpg")
+        Image.fromarray(np.asarray(sample.image)).convert("RGB").resize((32, 32)).save(folder / f"{i:04d}.jpg")
     return root
 
 
@@ -100,7 +100,7 @@ def _speed(bench: Bench, raw: RawBatch, index: Index, view: dict[str, Any]) -> C
 def _views_against_timm(bench: Bench, view: dict[str, Any], timm_options: dict[str, Any], what: str) -> Comparison:
     """Compare one of our views with timm's pipeline of the given options."""
     raw, index = _batch(bench)
-    common = {"interpolation": "bicubic", "mean": index.mean, "std": index.std, "color_jitter": None}
+    common: dict[str, Any] = {"interpolation": "bicubic", "mean": index.mean, "std": index.std, "color_jitter": None}
     transform = create_transform(224, is_training=True, **common, **timm_options)
     pictures = [torchvision.transforms.functional.to_pil_image(image) for image in unbind_images(raw.pixels, raw.sizes_B2.numpy())]
 

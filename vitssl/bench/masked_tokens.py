@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import torch
 
 from vitssl import backbones
+from vitssl.backbones.base import Features
 from vitssl.bench.base import Bench, Comparison
 from vitssl.bench.steps import SCRATCH, TrainingStep, two_steps, vit_run
 from vitssl.config.objectives.sit import SitConfig
@@ -33,7 +35,7 @@ def mt_inference(bench: Bench, count: int, paper_s: int) -> Comparison:
     size, times = (256, 10) if bench.on_gpu else (32, 1)
     images = torch.randn(size, 3, 224, 224, device=bench.device)
 
-    def forward(**masked: object):
+    def forward(**masked: object) -> Callable[[], Features]:
         run = vit_run(LEARNED, {"backbone": {"name": "vit_small", **masked}})
         network = backbones.build(run.backbone, 224).to(bench.device).eval()
         return torch.inference_mode()(lambda: network(network.embed(images)))

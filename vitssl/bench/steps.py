@@ -17,6 +17,7 @@ from vitssl.config import Run
 from vitssl.config.data import view_px
 from vitssl.costs import cost
 from vitssl.data.loading.batch import Batch
+from vitssl.objectives.gmml import Gmml
 from vitssl.training import optim, passes
 from vitssl.training.train_state import compiled
 
@@ -27,7 +28,7 @@ def vit_run(*layers: Any) -> Run:
     return config.merge(config.Run, base, *layers)
 
 
-SCRATCH = {"objectives": {"classify": {}}}
+SCRATCH: dict[str, Any] = {"objectives": {"classify": {}}}
 SSAT = {"objectives": {"classify": {"weight": 0.1}, "mae": {"weight": 0.9, "decoder_dim": 128, "decoder_depth": 2}}}
 
 
@@ -114,6 +115,7 @@ def gmml_corruption(bench: Bench) -> Comparison:
     step = TrainingStep(bench, vit_run(AUTOENCODER, {"backbone.name": "vit_small"}), 64 // parts)
     images = torch.randn(64, 3, 224, 224, device=bench.device)
     objective = model.build(vit_run(GMML), 10).objectives["gmml"].to(bench.device)
+    assert isinstance(objective, Gmml)
     note = "GMML's corruption of 64 images of 224 px / an autoencoder step of ViT-S/16 on as many"
     return bench.compare("s", lambda: bench.seconds(lambda: objective.corrupt(images, 64), 3), lambda: parts * bench.seconds(step), note)
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ PER_TAR = 500  # images
 WINDOWS = 4  # shuffle windows in an epoch
 BUFFER = 1000  # images among which webdataset shuffles, as in its documentation
 
-Files = torchvision.datasets.ImageFolder
+Files: TypeAlias = torchvision.datasets.ImageFolder
 
 
 def drop_page_cache(files: Iterable[Path]) -> None:
@@ -114,7 +114,8 @@ def against_webdataset(bench: Bench, **fields: Any) -> Comparison:
 
     theirs = np.array([int(sample["__key__"]) for sample in _webdataset_pipeline(tars)])
     loader = _our_loader(bench, tars, **fields)
-    apart, rival_apart = median_neighbour_distance(loader.order.epoch(0)), median_neighbour_distance(theirs)
+    ours = loader.order.slice(0, loader.order.num_images)
+    apart, rival_apart = median_neighbour_distance(ours), median_neighbour_distance(theirs)
     distances = f"neighbours in a tar come {apart:,.0f} / {rival_apart:,.0f} images apart"
     setting = f"webdataset with a buffer of {BUFFER:,}, the same cold tars of {len(theirs):,} images, one core"
     note = f"{_reading_text(fields)} / {setting}; {distances}"

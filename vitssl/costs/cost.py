@@ -86,13 +86,14 @@ def _train_forwards(run: Run, num_classes: int) -> tuple[int, dict[str, int]]:
     by_objective: dict[str, int] = {}
     joint, total, passes = dataclasses.replace(run, objectives=Objectives()), 0, 0
     for name, objective in config.active(run.objectives).items():
-        joint = dataclasses.replace(run, objectives=dataclasses.replace(joint.objectives, **{name: objective}))
+        added: dict[str, Any] = {name: objective}
+        joint = dataclasses.replace(run, objectives=dataclasses.replace(joint.objectives, **added))
         total_before, passes_before = total, passes
         total, passes = _train_forward(joint, num_classes)
         by_objective[name] = total - total_before
         if not set(objective.views()) <= set(run.data.views.enabled()):
             continue  # it reads a view that another objective makes
-        alone = dataclasses.replace(run, objectives=Objectives(**{name: objective}))
+        alone = dataclasses.replace(run, objectives=Objectives(**added))
         macs_alone, passes_alone = _train_forward(alone, num_classes) if total_before else (total, passes)
         if passes - passes_before == passes_alone:  # it shares no pass
             by_objective[name] = macs_alone
@@ -146,7 +147,8 @@ def throughput(network: model.Model, run: Run, device: torch.device) -> dict[str
 def _throughput(network: model.Model, run: Run, device: torch.device, batch_size: int) -> dict[str, Any]:
     size = run.data.image_size
     batch = Batch.of_images(torch.zeros(batch_size, 3, size, size, device=device))
-    was_training, times_s = network.training, []
+    was_training = network.training
+    times_s: list[float] = []
     network.eval()
     while len(times_s) < WARM_UP + MIN_BATCHES or (len(times_s) < WARM_UP + MAX_BATCHES and sum(times_s[WARM_UP:]) < ENOUGH_S):
         started = time.perf_counter()

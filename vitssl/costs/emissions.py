@@ -90,7 +90,7 @@ def share_of_node() -> float:
     Both are needed: without cgroups a SLURM job may run on all CPUs, and several runs on this machine may share the CPUs of one job.
     """
     usable, allotted = len(os.sched_getaffinity(0)), os.environ.get("SLURM_CPUS_ON_NODE")
-    return min(1.0, (min(usable, int(allotted)) if allotted else usable) / os.cpu_count())
+    return min(1.0, (min(usable, int(allotted)) if allotted else usable) / (os.cpu_count() or usable))
 
 
 class Tracker:

@@ -141,7 +141,8 @@ class ByQuarterHour:
 
     def __init__(self) -> None:
         self.kwh: dict[str, float] = {}
-        self._last_kwh, self._last_time_s = 0.0, None
+        self._last_kwh = 0.0
+        self._last_time_s: float | None = None
 
     def add(self, total_kwh: float, now: float) -> None:
         """Distribute the energy that was drawn since the last reading evenly over the time since then.

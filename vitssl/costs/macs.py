@@ -53,7 +53,10 @@ def _layer_norm(x: Tensor, normalised: list[int], *_: Any) -> tuple[Tensor, Tens
 def _layer_norm_backward(
     grad: Tensor, x: Tensor, shape: list[int], mean: Tensor, rstd: Tensor, weight: Tensor | None, bias: Tensor | None, asked_for: list[bool]
 ) -> tuple[Tensor | None, ...]:
-    return tuple(torch.empty_like(tensor) if is_asked else None for tensor, is_asked in zip((x, weight, bias), asked_for, strict=True))
+    return tuple(
+        torch.empty_like(tensor) if is_asked and tensor is not None else None
+        for tensor, is_asked in zip((x, weight, bias), asked_for, strict=True)
+    )
 
 
 # empty results of operators whose shapes torch would find in Python, in a millisecond each, which took most of the time of counting

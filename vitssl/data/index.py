@@ -193,7 +193,8 @@ def read_index(folder: str | Path) -> Index:
         columns = columns_of(content, samples)
     except ConfigError as error:
         raise ConfigError(f"{error.reason}; {REBUILD}", place=str(path)) from None
-    return Index(folder=Path(folder), **{name: content[name] for name in FIELDS}, **columns)
+    facts: dict[str, Any] = {name: content[name] for name in FIELDS}
+    return Index(folder=Path(folder), **(facts | columns))
 
 
 def _read_samples(path: Path, sha256: Any) -> dict[str, np.ndarray]:

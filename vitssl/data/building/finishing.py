@@ -54,7 +54,7 @@ def index_of(source: Source, listed: str, out: Path, records: Records) -> Index:
     rows = np.array([row for _, record in records for row in record["rows"]], dtype=np.int64).reshape(-1, len(COLUMNS))
     shards = [record["shard"] for _, record in records if record["shard"]]
     moments = {split: _moments(split, records) for split in source.splits}
-    columns = dict(zip(COLUMNS, rows.T.copy(), strict=True))
+    columns: dict[str, Any] = dict(zip(COLUMNS, rows.T.copy(), strict=True))
     index = Index(out, source.name, listed, "", source.classes, *moments["train"], shards, **columns)
     if source.grouped:
         index.group = group_numbers(source.splits[job.split][i] for job, record in records for i in _kept(job, record))
@@ -69,7 +69,7 @@ def index_of(source: Source, listed: str, out: Path, records: Records) -> Index:
 
 def _moments(split: str, records: Records) -> tuple[list[float], list[float]]:
     """Return the mean and the standard deviation of a split's pixels, RGB in [0, 1]."""
-    totals = sum(np.array(record["totals"], dtype=object) for job, record in records if job.split == split)
+    totals = np.sum([np.array(record["totals"], dtype=object) for job, record in records if job.split == split], axis=0)
     mean, std = [], []
     for number, first, second in totals.T.tolist():
         mean.append(first / (255 * max(number, 1)))
@@ -91,7 +91,7 @@ def _refuse_emptied(source: Source, index: Index) -> None:
 
 def find(source: Source, records: Records, progress: bool) -> findings.Findings:
     """Return the findings of a build: what its records say, near-duplicates across splits, and equal images within a split."""
-    scaled = sum((Counter(record["scaled"]) for _, record in records), Counter())
+    scaled: Counter[str] = sum((Counter(record["scaled"]) for _, record in records), Counter())
     bad = [(job.split, source.splits[job.split][i], reason) for job, record in records for i, reason in record["left_out"]]
     left_out = [[split, sample.name, reason.removeprefix(f"{_place(sample)}: ")] for split, sample, reason in bad]
     signatures, samples = {}, {}  # by split, of the images that were kept

@@ -57,7 +57,7 @@ def _verify_shard(index: Index, number: int) -> list[str]:
     if hash_file(path) != shard["sha256"]:
         problems.append(f"{path}: altered, its sha256 is not the index's; {REBUILD}")
     with open(path, "rb") as stream:
-        for position in np.flatnonzero(index.shard == number):
+        for position in np.flatnonzero(index.shard == number).tolist():
             try:
                 read_image(stream.fileno(), index, position)
             except ConfigError as error:

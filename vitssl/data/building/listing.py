@@ -49,7 +49,7 @@ def _size(sample: Sample) -> str:
     """Return what tells, without decoding, whether an image has changed."""
     if isinstance(sample.image, str):
         return str(os.path.getsize(sample.image)) if os.path.exists(sample.image) else "missing"
-    return f"{sample.image.shape} {zlib.crc32(np.ascontiguousarray(sample.image))}"
+    return f"{sample.image.shape} {zlib.crc32(np.ascontiguousarray(sample.image).data)}"
 
 
 def _size_and_time(tar: Sample) -> str:

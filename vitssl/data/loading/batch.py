@@ -59,16 +59,16 @@ class Batch:
         if labels_B is None:
             if config.reads_labels(run):
                 raise ValueError("labels: none; an objective of this Run reads them, int64 (B,), -1 where an image has none")
-            some_view, copies = next((views[name], view.count) for name, view in wanted.items())
-            labels_B = torch.full((len(some_view) // copies,), UNLABELLED, device=some_view.device)
+            some_BCHW, copies = next((views[name], view.count) for name, view in wanted.items())
+            labels_B = torch.full((len(some_BCHW) // copies,), UNLABELLED, device=some_BCHW.device)
         if not isinstance(labels_B, Tensor) or labels_B.dim() != 1 or labels_B.dtype != torch.int64:
             raise ValueError(f"labels: {_described(labels_B)}; they are an int64 tensor (B,), -1 where an image has none")
-        for name, view in wanted.items():
+        for name, read in wanted.items():
             px = config.view_px(run.data, name)
-            shape = (view.count * len(labels_B), 3, px, px)
+            shape = (read.count * len(labels_B), 3, px, px)
             if views[name].shape != shape:
-                copies = f"{view.count} copies of " if view.count > 1 else ""
-                expected = f"{copies}{counted(len(labels_B), 'normalised image')} of {px} px"
+                times = f"{read.count} copies of " if read.count > 1 else ""
+                expected = f"{times}{counted(len(labels_B), 'normalised image')} of {px} px"
                 raise ValueError(f"view {name}: {_described(views[name])}; wanted: {expected}, a float tensor {shape}")
         labels_B = labels_B.clamp(min=UNLABELLED)  # torch's own losses use -100 for no label
         targets = {name: labels_B.repeat(view.count) for name, view in wanted.items()}

@@ -183,7 +183,7 @@ def mark_of(index: Index, data: Data) -> bytes:
     """
     digest = hashlib.sha256(f"{[shard['sha256'] for shard in index.shards]} {data.cache_px}".encode())
     for column in (index.shard, index.offset, index.size, index.height, index.width):
-        digest.update(np.ascontiguousarray(column, np.int64))
+        digest.update(np.ascontiguousarray(column, np.int64).data)
     return digest.digest()
 
 
@@ -292,7 +292,7 @@ def _decode_shard(index: Index, out: Path, sizes_N2: np.ndarray, starts: np.ndar
     path = index.folder / shard["name"]
     if hash_file(path) != shard["sha256"]:
         raise ConfigError(f"{path}: altered, its sha256 is not the index's; {REBUILD}")
-    positions = np.flatnonzero(index.shard == number)
+    positions = np.flatnonzero(index.shard == number).tolist()
     with open(path, "rb") as source, _open_own(out, os.O_RDWR, "r+b") as target:
         target.seek(int(starts[positions[0]]))
         for position in positions:

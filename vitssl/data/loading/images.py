@@ -10,7 +10,7 @@ import math
 import mmap
 from collections.abc import Callable, Generator, Iterator
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -121,7 +121,7 @@ class Streamed:
             positions = partial(self.ahead.read, positions)
         # one for each batch that a worker may have decoded or been asked for, and one for the batch being read
         slots = open_slots(self.sizes_N2, self.batch_size, PREFETCHED * self.workers + 1) if self.workers else []
-        loader = torch.utils.data.DataLoader(
+        loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
             _Decoder(self.index, self.sizes_N2, slots),  # type: ignore[arg-type]
             sampler=_Lazy(positions, len(slots)),
             batch_size=None,

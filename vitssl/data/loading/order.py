@@ -44,7 +44,8 @@ class Order:
     def __init__(self, positions: np.ndarray, seed: int, repeats: int = 1, windows: Windows | None = None):
         self.positions, self.seed, self.repeats, self.windows = positions, seed, repeats, windows
         self.num_images = len(positions)
-        self.window, self.windowed = (None, positions[:0]) if windows is None else (windows.size, positions)
+        self.window = None if windows is None else windows.size
+        self.windowed = positions[:0] if windows is None else positions
         self.epoch = lru_cache(maxsize=4)(self._epoch)
 
     def _epoch(self, epoch: int) -> np.ndarray:
@@ -75,8 +76,8 @@ class TwoOrders:
     def __init__(self, first: Order, second: Order, first_rows: int, batch_size: int):
         self.first, self.second, self.first_rows, self.batch_size = first, second, first_rows, batch_size
         self.num_images = first.num_images + second.num_images
-        read_in_order = [stream for stream in (first, second) if stream.window is not None]
-        self.window = sum(stream.window for stream in read_in_order) if read_in_order else None
+        windows = [stream.window for stream in (first, second) if stream.window is not None]
+        self.window = sum(windows) if windows else None
         self.windowed = np.sort(np.concatenate([first.windowed, second.windowed]))
 
     def slice(self, start: int, stop: int) -> np.ndarray:

@@ -70,7 +70,7 @@ def check_evaluator(cfg: EvalConfig, index: Index, parts: SplitPositions, others
     """
     if cfg.weights == "best" and not len(parts.val):
         raise ConfigError("there are no held-out images to choose the best weights by", "weights")
-    shards = (index, parts) if others is None else (others, None)
+    shards: tuple[Index, SplitPositions | None] = (index, parts) if others is None else (others, None)
     positions, _ = evaluation_images(*shards, cfg.split, index.classes)
     if not len(positions):
         raise ConfigError(f"no image of {cfg.split} has a label to compare with", "split")

@@ -114,6 +114,7 @@ def read_npz(file: Path) -> dict[str, Arrays]:
 
 def _array(content: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
     """Return one array of an npz file if its size is plausible: numpy allocates what the array's header says before it reads anything."""
+    assert content.zip is not None  # as long as the file is open
     part = content.zip.getinfo(f"{key}.npy")
     with content.zip.open(part) as stream:
         version = np.lib.format.read_magic(stream)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -36,7 +36,7 @@ class Source:
 
     name: str
     classes: list[str]
-    splits: dict[str, Sequence[Sample]]
+    splits: Mapping[str, Sequence[Sample]]
     grouped: bool = dataclasses.field(default=False, kw_only=True)  # whether samples name their group
 
     def samples(self) -> Iterator[tuple[str, Sample]]:

@@ -11,11 +11,15 @@ import io
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vitssl.config import ConfigError
 from vitssl.data.sources.lists import Row, read_text
 from vitssl.data.sources.splits import spelled
 from vitssl.words import counted, listed, one_line
+
+if TYPE_CHECKING:
+    from _csv import Reader
 
 # what people call the columns of such tables
 COLUMNS = {
@@ -63,7 +67,7 @@ def _rows(file: Path, text: str, chosen: Mapping[str, str]) -> dict[str, list[Ro
     return splits
 
 
-def _records(file: Path, reader: Iterator[list[str]], width: int, separator: str) -> Iterator[tuple[str, list[str]]]:
+def _records(file: Path, reader: Reader, width: int, separator: str) -> Iterator[tuple[str, list[str]]]:
     """Yield (file:line, values) of each row that is not blank. Refuse rows of another width: their values would be in the wrong columns."""
     for record in (record for record in reader if any(map(str.strip, record))):
         where = f"{file}:{reader.line_num}"
@@ -93,8 +97,8 @@ def _places(file: Path, columns: list[str], chosen: Mapping[str, str]) -> dict[s
         positions[what] = columns.index(column)
     free = [column for column in columns if column not in chosen.values()]
     for what in COLUMNS:
-        if what not in chosen and (column := _column(file, what, columns, free)):
-            positions[what] = columns.index(column)
+        if what not in chosen and (found := _column(file, what, columns, free)):
+            positions[what] = columns.index(found)
     return positions
 
 

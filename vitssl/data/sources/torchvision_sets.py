@@ -6,6 +6,7 @@ import http.client
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,11 +17,12 @@ from vitssl.data.sources.samples import Options, Sample, Source
 DEFAULT_ROOT = Path("~/.cache/vitssl/torchvision")
 
 # split -> arguments of the parts that make it up
-_TRAIN_FLAG = {"train": [{"train": True}], "test": [{"train": False}]}
-_TRAIN_TEST = {"train": [{"split": "train"}], "test": [{"split": "test"}]}
-_TRAIN_VAL_TEST = {"train": [{"split": "train"}, {"split": "val"}], "test": [{"split": "test"}]}
-_TRAINVAL_TEST = {"train": [{"split": "trainval"}], "test": [{"split": "test"}]}
-_TRAIN_VAL = {"train": [{"split": "train"}], "test": [{"split": "val"}]}
+_Splits: TypeAlias = dict[str, list[dict[str, Any]]]
+_TRAIN_FLAG: _Splits = {"train": [{"train": True}], "test": [{"train": False}]}
+_TRAIN_TEST: _Splits = {"train": [{"split": "train"}], "test": [{"split": "test"}]}
+_TRAIN_VAL_TEST: _Splits = {"train": [{"split": "train"}, {"split": "val"}], "test": [{"split": "test"}]}
+_TRAINVAL_TEST: _Splits = {"train": [{"split": "trainval"}], "test": [{"split": "test"}]}
+_TRAIN_VAL: _Splits = {"train": [{"split": "train"}], "test": [{"split": "val"}]}
 SETS = {
     "CIFAR10": _TRAIN_FLAG,
     "CIFAR100": _TRAIN_FLAG,
@@ -67,7 +69,7 @@ def open_set(name: str, root: str | Path = DEFAULT_ROOT) -> tuple[list[str], dic
     return [str(k) for k in range(highest + 1)], splits
 
 
-def _open(name: str, root: Path, arguments: dict):
+def _open(name: str, root: Path, arguments: dict[str, Any]) -> Any:
     from torchvision import datasets
 
     cls = getattr(datasets, name)
@@ -81,15 +83,15 @@ def _open(name: str, root: Path, arguments: dict):
     return _Files(opened, *_FILES[name]) if name in _FILES else opened
 
 
-class _Files(list):
+class _Files(list[tuple[str, int]]):
     """The (path, label) of each image of a data set that opens its images itself."""
 
-    def __init__(self, opened, paths: str, labels: str):
+    def __init__(self, opened: Any, paths: str, labels: str):
         super().__init__(zip(map(str, getattr(opened, paths)), getattr(opened, labels), strict=True))
         self.classes = opened.classes
 
 
-def _download(cls, name: str, root: Path, arguments: dict):
+def _download(cls: Any, name: str, root: Path, arguments: dict[str, Any]) -> Any:
     advice = f"where there is no network give a folder that has it: torchvision:{name}?root=PATH"
     if "download" not in inspect.signature(cls.__init__).parameters:
         raise ConfigError(f"torchvision:{name}: not in {root}, and torchvision cannot download it; {advice}")
@@ -106,17 +108,18 @@ def open_torchvision(name: str, options: Options) -> Source:
     return Source(name, classes, {split: _Parts(split, parts) for split, parts in splits.items()})
 
 
-class _Parts(Sequence):
+class _Parts(Sequence[Sample]):
     """The samples of one or more torchvision data sets, one after the other."""
 
     def __init__(self, split: str, parts: list):
         from torch.utils.data import ConcatDataset
 
-        self.split, self.images = split, ConcatDataset(parts)
+        self.split = split
+        self.images: ConcatDataset[tuple[Any, int]] = ConcatDataset(parts)
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, i):
+    def __getitem__(self, i: Any) -> Any:
         image, label = self.images[i]
         return Sample(f"{self.split} {i}", int(label), image if isinstance(image, str) else np.asarray(image))

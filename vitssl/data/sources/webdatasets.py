@@ -88,7 +88,7 @@ def expanded(pattern: str) -> list[str]:
 
 def _without_braces(pattern: str) -> list[str]:
     """Return the names that a pattern with braces stands for."""
-    from braceexpand import UnbalancedBracesError, braceexpand
+    from braceexpand import UnbalancedBracesError, braceexpand  # type: ignore[attr-defined]  # its stubs lack the error
 
     for first, last in re.findall(r"(\d+)\.\.(\d+)", pattern):  # before all of them are listed in memory
         if abs(int(last[:20]) - int(first[:20])) >= MOST_TARS:
