@@ -13,6 +13,7 @@ from PIL import Image
 from torchvision import datasets
 
 from vitssl.config import ConfigError
+from vitssl.data.sources import folders
 from vitssl.data.sources.arrays import read_idx
 from vitssl.data.sources.opening import open_source
 
@@ -96,7 +97,7 @@ def test_folder_with_test_and_val_and_unlabeled(tmp_path):
     ("files", "folders", "message"),
     [
         (["test/a/1.jpg"], [], r"there is no .*/train; expected"),
-        (["1.jpg", "2.jpg"], [], r"there is no .*/train; .*; images without labels go into a folder unlabeled beside those with one$"),
+        (["1.jpg", "2.jpg"], [], r"there is no .*/train; .*; if no image has a label, .*: 'folder:.*\?unlabeled=\.'$"),
         (["train/a/1.jpg"], [], "no test split; expected .*/test/<class>"),
         (["train/1.jpg", "test/a/1.jpg"], [], "/train holds no class folders"),
         (["train/a/1.jpg", "test/a/1.jpg"], ["train/b"], "/train/b: no images for class 'b'"),
@@ -113,6 +114,23 @@ def test_folder_errors_name_the_place(tmp_path, files, folders, message):
     with pytest.raises(ConfigError, match=message) as error:
         open_source(str(tmp_path))
     assert "\n" not in str(error.value)
+
+
+def test_images_without_labels_are_a_source_of_their_own(tmp_path):
+    for name in ("flat/1.jpg", "flat/2019/2.jpg", "beside/unlabelled/1.jpg", "beside/unlabelled/sub/2.jpg"):
+        touch(tmp_path / name)
+    for text in (f"folder:{tmp_path}/flat?unlabeled=.", f"folder:{tmp_path}/flat?unlabeled={tmp_path}/flat", f"folder:{tmp_path}/beside"):
+        source = open_source(text)
+        assert source.classes == [] and source.splits.keys() == {"train"} and labels(source.splits["train"]) == [-1, -1]
+        assert [Path(sample.image).name for sample in source.splits["train"]] == ["1.jpg", "2.jpg"]
+    for option in ("test=0.2", "classes=classes.txt"):
+        with pytest.raises(ConfigError, match=f"{option}: no image has a label; leave it out$"):
+            open_source(f"folder:{tmp_path}/flat?unlabeled=.&{option}")
+    (tmp_path / "beside" / "unlabelled" / "1.jpg").rename(tmp_path / "beside" / "unlabelled" / "1.txt")
+    (tmp_path / "beside" / "unlabelled" / "sub" / "2.jpg").unlink()
+    with pytest.raises(ConfigError, match=r"beside: no file in it ends in \.jpg "):
+        open_source(f"folder:{tmp_path}/beside")
+    assert f"{tmp_path}/beside/unlabelled holds no images" in [*folders.notes(f"{tmp_path}/beside")]
 
 
 def test_unknown_sources_are_refused():

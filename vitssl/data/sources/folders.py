@@ -80,6 +80,8 @@ def open_folder(path: str, options: Options) -> Source:
     hold_out = held_out.parse_hold_out(f"folder:{root}", options, "leave such classes out (classes=FILE)")
     if twice := next((split for split in hold_out.shares if split in folders), None):
         raise ConfigError(f"folder:{root}: {root / folders[twice]} is the {twice} split already; leave out {twice}={options[twice][-1]}")
+    if _is_unlabeled(root, folders, options):
+        return _unlabeled_source(root, hold_out, options)
     train = _train_folder(root, folders, options)
     present = _class_names(root, train)
     classes = _chosen(present, train, root / options["classes"][-1]) if "classes" in options else present
@@ -93,6 +95,23 @@ def open_folder(path: str, options: Options) -> Source:
     if unlabeled := [*_unlabeled_inside(root), *_unlabeled_elsewhere(root, options)]:
         splits[UNLABELED] = unlabeled
     return Source(root.resolve().name, classes, splits)
+
+
+def _is_unlabeled(root: Path, folders: dict[str, str], options: Options) -> bool:
+    """Whether no image has a label: the option ``unlabeled`` names the folder itself, or the folder holds nothing but unlabelled images."""
+    if any((root / Path(path).expanduser()).resolve() == root.resolve() for path in options.get(UNLABELED, ())):
+        return True
+    return not folders and not first_named(root, TRAIN).is_dir() and 0 < len(unlabeled_folders(root)) == len(subfolders(root))
+
+
+def _unlabeled_source(root: Path, hold_out: held_out.HoldOut, options: Options) -> Source:
+    """List images without labels as the split for training, as `csv:` does: they are enough for a self-supervised task."""
+    if needs_classes := next((name for name in (*hold_out.shares, "classes") if name in options), None):
+        raise ConfigError(f"folder:{root}: {needs_classes}={options[needs_classes][-1]}: no image has a label; leave it out")
+    inside = [] if UNLABELED in options else _unlabeled_inside(root)
+    if not (images := [*inside, *_unlabeled_elsewhere(root, options)]):
+        raise ConfigError(f"folder:{root}: no file in it ends in {' '.join(IMAGE_ENDINGS)}")
+    return Source(root.resolve().name, [], {"train": images})
 
 
 def _unlabeled_inside(root: Path) -> Iterator[Sample]:
@@ -120,7 +139,8 @@ def _train_folder(root: Path, folders: dict[str, str], options: Options) -> Path
         return train
     if folders or not subfolders(root):
         reason = f"there is no {train}; expected {root}/train/<class>/<image>, or {root}/<class>/<image>"
-        alone = "; images without labels go into a folder unlabeled beside those with one" if not folders and _images(root, root) else ""
+        unlabeled = shlex.quote(source_of(root, options | {UNLABELED: ["."]}))
+        alone = f"; if no image has a label, which is enough for pretraining: {unlabeled}" if not folders and _images(root, root) else ""
         raise ConfigError(f"folder:{root}: {reason}{alone}")
     if "test" not in options:
         names = first_few(_class_names(root, root))
@@ -214,6 +234,9 @@ def notes(path: str) -> Iterator[str]:
     for folder in (root / name for name in class_parents):
         if loose := next(walk_images(folder))[1] if folder.is_dir() else []:
             yield f"left out, in no class's folder: {counted(len(loose), 'image')} in {folder} itself ({first_few(loose)})"
+    for name in unlabeled_folders(root):
+        if not any(images for _, images in walk_images(root / name)):
+            yield f"{root / name} holds no images"
     if endings := other_endings(root):
         counts = ", ".join(f"{number:,} {ending}" for ending, number in endings.most_common(5))
         advice = f"; {photos}" if (photos := photos_to_convert(endings)) else ""

@@ -5,7 +5,7 @@
     folder:PATH?test=0.2&seed=0     PATH/<class>/..., or PATH/train/<class>/... without a test split: a fifth of each class is held out
                                     for testing, drawn from the seed and the names; val=0.1 likewise for the split "val"
     folder:PATH?classes=FILE        only the classes that FILE lists, one a line (ImageNet-100)
-    folder:PATH?unlabeled=FOLDER    images without labels that are elsewhere, too
+    folder:PATH?unlabeled=FOLDER    images without labels that are elsewhere, too; if FOLDER is ".", no image of PATH has a label
     torchvision:NAME[?root=PATH]    downloaded where the network allows
     list:PATH?train=FILE&test=FILE  lists of images and labels, in one of the layouts of `vitssl.data.sources.lists`; further splits
                                     likewise; images=FOLDER says where the images are, if not in PATH; train=CLASS:FILE adds a
