@@ -92,6 +92,8 @@ def fingerprint(run: Run) -> str | None:
         return None
     if index.sha256 and run.data.sha256 not in (None, index.sha256):
         raise ConfigError(f"the Run asks for {run.data.sha256} but {folder} holds {index.sha256}", "data.sha256")
+    if classifies(run) and not index.classes:
+        raise ConfigError(f"{folder}: no image has a label; these shards are for stages that do not classify", "data.shards")
     for field in ("train_split", "test_split") if classifies(run) and run.data.folds is None else ("train_split",):
         for split in parse_splits(getattr(run.data, field), index.splits):
             if split not in index.splits:

@@ -233,7 +233,7 @@ def test_splits_are_known_in_any_case(make_folder, tmp_path, monkeypatch, folder
 @pytest.mark.parametrize("train", ["", "train"])
 def test_a_class_that_is_called_almost_as_images_without_labels_is_named(tmp_path, train):
     flat(tmp_path / "photos" / train, cat=2, unlabeld=2, Unlabeled=2, labelled=2)
-    said = [line for line in notes(str(tmp_path / "photos")) if "class" in line]
+    said = [line for line in notes(str(tmp_path / "photos"), {}) if "class" in line]
     assert said == ["unlabeld is taken for a class; if its images have no labels, call it unlabeled"]
 
 

@@ -13,9 +13,8 @@ from PIL import Image
 from torchvision import datasets
 
 from vitssl.config import ConfigError
-from vitssl.data.sources import folders
 from vitssl.data.sources.arrays import read_idx
-from vitssl.data.sources.opening import open_source
+from vitssl.data.sources.opening import folder_notes, open_source
 
 
 def image_bytes(value: int = 0, format: str = "JPEG") -> bytes:
@@ -123,6 +122,9 @@ def test_images_without_labels_are_a_source_of_their_own(tmp_path):
         source = open_source(text)
         assert source.classes == [] and source.splits.keys() == {"train"} and labels(source.splits["train"]) == [-1, -1]
         assert [Path(sample.image).name for sample in source.splits["train"]] == ["1.jpg", "2.jpg"]
+    assert [*folder_notes(f"folder:{tmp_path}/flat?unlabeled=.")] == []
+    (said,) = folder_notes(f"folder:{tmp_path}/flat")
+    assert said.startswith("left out, in no class's folder: 1 image in ")
     for option in ("test=0.2", "classes=classes.txt"):
         with pytest.raises(ConfigError, match=f"{option}: no image has a label; leave it out$"):
             open_source(f"folder:{tmp_path}/flat?unlabeled=.&{option}")
@@ -130,7 +132,7 @@ def test_images_without_labels_are_a_source_of_their_own(tmp_path):
     (tmp_path / "beside" / "unlabelled" / "sub" / "2.jpg").unlink()
     with pytest.raises(ConfigError, match=r"beside: no file in it ends in \.jpg "):
         open_source(f"folder:{tmp_path}/beside")
-    assert f"{tmp_path}/beside/unlabelled holds no images" in [*folders.notes(f"{tmp_path}/beside")]
+    assert f"{tmp_path}/beside/unlabelled holds no images" in [*folder_notes(f"folder:{tmp_path}/beside")]
 
 
 def test_unknown_sources_are_refused():

@@ -149,10 +149,10 @@ def _analyze_parser(commands: argparse._SubParsersAction) -> None:
 
 def _shards_build(arguments: argparse.Namespace) -> None:
     from vitssl.data import shards
-    from vitssl.data.sources import folders, opening
+    from vitssl.data.sources import opening
 
     opening.check_order(arguments.source, arguments.out)
-    for line in folders.notes(arguments.source.partition("?")[0].removeprefix("folder:")):
+    for line in opening.folder_notes(arguments.source):
         note(line)
     build = shards.rebuild if arguments.rebuild else shards.build
     try:

@@ -21,6 +21,7 @@ from vitssl.words import counted, first_few
 
 UNEQUAL = 3  # times the images of the smallest class, from which on the largest one is remarkable
 MOST_NAMED, MOST_LISTED = 5, 12  # classes that a warning names, and that the table lists
+NO_CLASSES = "none, since no image has a label: these shards are for pretraining alone"
 WITHOUT_TEST = (
     "warning: there is no split called test, which accuracy is measured on: hold out a share in another folder of shards (?test=0.2&seed=0 "
     "behind the source, where it is folder:, csv: or list:), or cross-validate (data.folds=5)"
@@ -72,13 +73,13 @@ def info(folder: str | Path) -> str:
     totals = [counted(len(index), "image"), counted(len(index.classes), "class", "classes"), counted(len(index.shards), "shard")]
     lines = [
         f"{index.name}: {', '.join(totals)}",
-        f"classes  {first_few(index.classes, MOST_LISTED)}",
+        f"classes  {first_few(index.classes, MOST_LISTED) if index.classes else NO_CLASSES}",
         f"folder   {index.folder}",
         f"sha256   {index.sha256}",
         f"mean     {' '.join(f'{m:.4f}' for m in index.mean)}   (train, RGB in [0, 1])",
         f"std      {' '.join(f'{s:.4f}' for s in index.std)}",
         *([f"counts   {counts}"] if counts else []),
-        *([] if "test" in index.splits else [WITHOUT_TEST]),
+        *([] if "test" in index.splits or not index.classes else [WITHOUT_TEST]),
         *_group_lines(index),
         *findings.lines(index),
         *_rare_line(index),

@@ -99,9 +99,14 @@ def open_folder(path: str, options: Options) -> Source:
 
 def _is_unlabeled(root: Path, folders: dict[str, str], options: Options) -> bool:
     """Whether no image has a label: the option ``unlabeled`` names the folder itself, or the folder holds nothing but unlabelled images."""
-    if any((root / Path(path).expanduser()).resolve() == root.resolve() for path in options.get(UNLABELED, ())):
+    if _is_whole(root, options):
         return True
     return not folders and not first_named(root, TRAIN).is_dir() and 0 < len(unlabeled_folders(root)) == len(subfolders(root))
+
+
+def _is_whole(root: Path, options: Options) -> bool:
+    """Whether the option ``unlabeled`` names the folder itself."""
+    return any((root / Path(path).expanduser()).resolve() == root.resolve() for path in options.get(UNLABELED, ()))
 
 
 def _unlabeled_source(root: Path, hold_out: held_out.HoldOut, options: Options) -> Source:
@@ -216,24 +221,13 @@ def walk_images(folder: str | Path, above: tuple[str, ...] = ()) -> Iterator[tup
             yield from walk_images(entry.path, (*above, real))
 
 
-def notes(path: str) -> Iterator[str]:
+def notes(path: str, options: Options) -> Iterator[str]:
     """Yield notes about what a folder of images holds and a build leaves out or may misunderstand."""
-    root, class_parents = Path(path).expanduser(), [""]
-    if (train := first_named(root, TRAIN)).is_dir():
-        class_parents += [train.name, *split_folders(root, HELD_OUT)[: len(SHARES)]]
-        used = [*class_parents[1:], *unlabeled_folders(root)]
-        ignored = [name for name in subfolders(root) if name not in used]
-        if ignored:
-            names = f"{train.name}, {' or '.join(HELD_OUT)}, {UNLABELED}"
-            yield f"left out, as no splits by their names: {first_few(ignored)} in {root}; a split is called {names}"
-    classes = root / (class_parents[1] if class_parents[1:] else "")
-    for name in subfolders(classes) if classes.is_dir() else ():
-        misspelled = name.lower().startswith("un") and get_close_matches(name.lower(), UNLABELED_SPELLINGS, cutoff=MISSPELLED)
-        if misspelled and spelled(name) != UNLABELED:
-            yield f"{name} is taken for a class; if its images have no labels, call it {UNLABELED}"
-    for folder in (root / name for name in class_parents):
-        if loose := next(walk_images(folder))[1] if folder.is_dir() else []:
-            yield f"left out, in no class's folder: {counted(len(loose), 'image')} in {folder} itself ({first_few(loose)})"
+    root = Path(path).expanduser()
+    if not root.is_dir():
+        return
+    if not _is_whole(root, options):
+        yield from _class_notes(root)
     for name in unlabeled_folders(root):
         if not any(images for _, images in walk_images(root / name)):
             yield f"{root / name} holds no images"
@@ -241,6 +235,24 @@ def notes(path: str) -> Iterator[str]:
         counts = ", ".join(f"{number:,} {ending}" for ending, number in endings.most_common(5))
         advice = f"; {photos}" if (photos := photos_to_convert(endings)) else ""
         yield f"left out, as no images by their names: {counted(endings.total(), 'file')} ({counts}){advice}"
+
+
+def _class_notes(root: Path) -> Iterator[str]:
+    class_parents = [""]
+    if (train := first_named(root, TRAIN)).is_dir():
+        class_parents += [train.name, *split_folders(root, HELD_OUT)[: len(SHARES)]]
+        used = [*class_parents[1:], *unlabeled_folders(root)]
+        ignored = [name for name in subfolders(root) if name not in used]
+        if ignored:
+            names = f"{train.name}, {' or '.join(HELD_OUT)}, {UNLABELED}"
+            yield f"left out, as no splits by their names: {first_few(ignored)} in {root}; a split is called {names}"
+    for name in subfolders(root / (class_parents[1] if class_parents[1:] else "")):
+        misspelled = name.lower().startswith("un") and get_close_matches(name.lower(), UNLABELED_SPELLINGS, cutoff=MISSPELLED)
+        if misspelled and spelled(name) != UNLABELED:
+            yield f"{name} is taken for a class; if its images have no labels, call it {UNLABELED}"
+    for folder in (root / name for name in class_parents):
+        if loose := next(walk_images(folder))[1] if folder.is_dir() else []:
+            yield f"left out, in no class's folder: {counted(len(loose), 'image')} in {folder} itself ({first_few(loose)})"
 
 
 def photos_to_convert(endings: Counter[str]) -> str:

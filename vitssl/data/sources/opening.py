@@ -30,14 +30,14 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from vitssl.config import ConfigError
 from vitssl.config.base import closest, did_you_mean
 from vitssl.data.index_schema import INDEX_FILE, UNFINISHED
 from vitssl.data.sources import arrays, held_out, listed, torchvision_sets, webdatasets
-from vitssl.data.sources.folders import open_folder
+from vitssl.data.sources.folders import notes, open_folder
 from vitssl.data.sources.samples import Options, Source
 from vitssl.data.sources.splits import UNLABELED, spelled
 from vitssl.records import LINE
@@ -116,9 +116,27 @@ def open_source(source: str) -> Source:
     return opened
 
 
+def folder_notes(source: str) -> Iterator[str]:
+    """Yield the notes about a source that is a folder of images (`folders.notes`).
+
+    Raises:
+        ConfigError: the source has an option that folders do not have.
+    """
+    kind, colon, rest = source.partition(":")
+    if colon and kind == "folder":
+        yield from notes(*_parsed(kind, rest))
+    elif not colon:
+        yield from notes(source, {})
+
+
 def _open(kind: str, rest: str) -> Source:
     """Open the source of a known kind, given what follows the colon."""
-    call, known = _KINDS[kind]
+    return _KINDS[kind][0](*_parsed(kind, rest))
+
+
+def _parsed(kind: str, rest: str) -> tuple[str, Options]:
+    """Return the path and the options of a source of a known kind, given what follows the colon."""
+    known = _KINDS[kind][1]
     path, _, query = rest.partition("?")
     options: Options = {}
     for option in filter(None, query.split("&")):
@@ -129,7 +147,7 @@ def _open(kind: str, rest: str) -> Source:
         if not value:
             raise ConfigError(f"{kind}:{rest}: option {key!r} has no value; write {key}=...")
         options.setdefault(key, []).append(value)
-    return call(path, options)
+    return path, options
 
 
 # kind -> (the function that opens it, the options that it takes or None for any)
