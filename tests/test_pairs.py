@@ -6,6 +6,7 @@ import itertools
 
 import pytest
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from tests.conftest import but_for_a_release
 from tests.objectives.conftest import declared
@@ -151,7 +152,8 @@ def test_few_pairs_cover_every_backbone_and_every_objective_that_has_one():
 @pytest.mark.parametrize(("backbone", "objective"), but_for_a_release(ALLOWED, COVERING))
 def test_an_allowed_pair_takes_two_steps_and_every_parameter_gets_a_gradient(make, backbone, objective):
     torch.manual_seed(0)  # of eight ReLUs all may be dead, once in a while
-    network = model.build(make(backbone, objective), 10).train()
+    run = make(backbone, objective)
+    network = model.build(run, 10).train()
     network.start(torch.full((10,), 3))
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
     for step in range(2):
@@ -160,7 +162,7 @@ def test_an_allowed_pair_takes_two_steps_and_every_parameter_gets_a_gradient(mak
         total.backward()
         assert torch.isfinite(total) and terms.keys() == weighted.keys()
         trained = {n: p for n, p in network.named_parameters() if p.requires_grad}
-        assert all(p.grad is not None for p in trained.values()), "DDP waits for ever for a parameter that is not used"
+        assert not [n for n, p in trained.items() if p.grad is None], "DDP waits for ever for a parameter that is not used"
         still = [n for n, p in trained.items() if not p.grad.abs().sum() > 0]
         if backbone == "resnet" and step == 0:
             still = [n for n in still if ".layer" not in n]  # timm's residual branches end in a gain that starts at zero
@@ -168,6 +170,9 @@ def test_an_allowed_pair_takes_two_steps_and_every_parameter_gets_a_gradient(mak
         assert all("blocks.1.attn.conv_proj_q" in n for n in still) if backbone == "cvt" else not still
         optimizer.step()
         network.after_step(0.5)
+    for name, cfg in config.active(run.objectives).items():
+        own = [part for part_name, part in network.objectives[name].named_modules() if not part_name.startswith("teacher")]
+        assert cfg.has_batch_norm() == any(isinstance(part, _BatchNorm) for part in own), f"has_batch_norm of {name} says otherwise"
     unmoved = [name for name, value in network.backbone.named_buffers() if name.endswith("running_mean") and not value.any()]
     assert not unmoved, "no pass updates these statistics: an objective that makes no full pass says has_full_pass = False"
 

@@ -19,7 +19,7 @@ NAMES = [f.name for f in dataclasses.fields(Objectives)]
 
 def declared(what: str) -> dict[str, Any]:
     """{objective: what its test file says}: ``PAIRS``, tiny forms of it for test_pairs; ``CURVE``, layers for test_train;
-    ``OVER_RANKS``, of a loss over the whole batch: fields with which two ranks are to train as one process does."""
+    ``OVER_RANKS``: fields with which two ranks are to train as one process does, or why they are not compared so."""
     modules = {name: importlib.import_module(f"tests.objectives.test_{name}") for name in NAMES}
     return {name: getattr(module, what) for name, module in modules.items() if hasattr(module, what)}
 

@@ -18,6 +18,8 @@ from vitssl.evaluators.metrics import top_k_correct
 from vitssl.objectives.classify import balanced_weights, soft_cross_entropy
 from vitssl.training.train_state import TrainState, start
 
+OVER_RANKS = "each image's loss is its own; the divisor is that of all ranks (test_slices_average_to_the_global_mean)"
+
 
 def slow(logits_BK, targets_BK, smoothing):
     """Per image: the mass on every class times its negative log probability; images without mass are skipped."""

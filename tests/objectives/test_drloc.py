@@ -15,6 +15,7 @@ from vitssl import model
 from vitssl.config.objectives.drloc import DrlocConfig
 from vitssl.objectives import drloc
 
+OVER_RANKS = "each image's loss is its own"
 JOINT = {"objectives.classify": {}, "objectives.drloc": {"pairs": 5, "hidden_dim": 16}}
 CODE = {"objectives.drloc": {"target": "raw", "reduction": "mean"}}
 

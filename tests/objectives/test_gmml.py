@@ -23,6 +23,7 @@ PAIRS = {
     "gmml, autoencoder": {"gmml": {"blocks": [-1], "loss_on": "all", "loss": "l2", "corrupt": {"noise": None, "alien": None}}},
 }
 CURVE = {"objectives": {"gmml": {"blocks": [0, 1], "align": "patch"}}}
+OVER_RANKS = "each image's loss is its own"
 GMML = {"objectives.gmml": {"blocks": [0, 1]}}
 OFF = {f"objectives.gmml.corrupt.{kind}": None for kind in ("noise", "zeros", "alien", "copy")}
 

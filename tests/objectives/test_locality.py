@@ -25,6 +25,7 @@ from vitssl.files import read_events, read_json
 from vitssl.objectives.locality import map_error
 from vitssl.run_folder import LAST
 
+OVER_RANKS = "it needs a teacher that is trained first; test_two_ranks_train_as_one"
 CNN = {"name": "resnet8", "patch_size": None, "embed_dim": None, "depth": None, "num_heads": None}
 TEACHER = {"backbone": CNN, "objectives.classify": {"pool": "mean"}}
 GUIDANCE = {"teacher": "somewhere", "teacher_backbone": {"name": "resnet8"}, "teacher_px": 8, "blocks": [0, 1, 1], "weight": 2.5}

@@ -11,6 +11,7 @@ from vitssl.objectives import masking
 from vitssl.objectives.decoders import LinearDecoder
 from vitssl.objectives.masking import TokenMask, random_mask
 
+OVER_RANKS = "each image's loss is its own"
 SSAT = {
     "objectives.classify": {"weight": 0.1},
     "objectives.mae": {"weight": 0.9, "decoder_dim": 16, "decoder_depth": 2, "decoder_heads": 2},

@@ -23,6 +23,7 @@ PAIRS = {
     "sit/cls, reg, masked_tokens": {"sit": {"view": "local", "out_dim": 8, "uncertainty": "none"}, "masked_tokens": {"view": "sit"}},
 }
 CURVE = {"objectives": {"sit": {"out_dim": 8}}, "data.views.main.count": 2, "backbone.reg_tokens": 1}
+OVER_RANKS = "its corruptions differ between ranks; test_negatives_are_of_all_ranks_or_of_this_one"
 
 
 def batch_of(B: int = 4, px: int = 8) -> Batch:

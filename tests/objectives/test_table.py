@@ -14,7 +14,7 @@ import pytest
 
 from jobs.plan import sweep
 from jobs.plan.cells import cells
-from tests.objectives.conftest import NAMES
+from tests.objectives.conftest import NAMES, declared
 from tests.shipped import SWEEPS
 from tests.test_pairs import OBJECTIVES
 from tests.training.test_train import CURVES
@@ -48,6 +48,9 @@ def test_an_objective_has_its_files_and_its_place_in_every_list(name: str) -> No
     assert any(name in objectives for objectives in OBJECTIVES.values()), "neither PAIRS of its test file nor tests/test_pairs.py trains it"
     assert (ROOT / "tests" / "golden" / f"{name}.json").is_file(), (
         f"pytest 'tests/training/test_train.py::test_golden_loss_curve[{name}]' writes it from CURVE of its test file"
+    )
+    assert name in declared("OVER_RANKS"), (
+        "its test file says by OVER_RANKS whether its loss is over the images of all ranks (test_simclr.py)"
     )
     assert name in _of_sweeps(), "no sweep of the list in sweeps/README.md trains it"
 
