@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import tempfile
 from collections.abc import Iterable, Sequence
@@ -63,6 +64,12 @@ def command_output(words: Sequence[str], site: Site, paths: Sequence[Path] = ())
     except OSError as error:
         raise Unreachable(f"{line[0]}: {error.strerror}") from None
     if result.returncode:
-        message = (result.stderr.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
-        raise (Refused if result.returncode == MISTAKE or site.image is None else Unreachable)(message)
+        raise (Refused if result.returncode == MISTAKE or site.image is None else Unreachable)(_reason(result.stderr))
     return result.stdout
+
+
+def _reason(printed: str) -> str:
+    """Return the last line that a command printed to stderr; of a traceback, with the last place in our own source."""
+    message = (printed.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
+    places = re.findall(rf'^  File "{re.escape(str(ROOT))}/(.+)", line (\d+), in ', printed, re.MULTILINE)
+    return f"{message} ({':'.join(places[-1])})" if places else message
