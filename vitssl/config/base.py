@@ -12,7 +12,7 @@ import types
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from operator import attrgetter
-from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, TypeGuard, Union, get_args, get_origin, get_type_hints
 
 from vitssl.config.methods import flow
 from vitssl.words import has_control, one_line
@@ -116,15 +116,20 @@ def options_of(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
-def parts_of(kind: type) -> dict[str, type]:
+def is_part(hint: Any) -> TypeGuard[type[Any]]:
+    """Whether a type hint is a dataclass, whose fields are then written below the field that has this hint."""
+    return dataclasses.is_dataclass(hint)
+
+
+def parts_of(kind: type) -> dict[str, type[Any]]:
     """Return {field: dataclass} of the fields whose value is a dataclass, including optional ones."""
-    return {name: option for name, hint in hints_of(kind).items() for option in options_of(hint) if dataclasses.is_dataclass(option)}
+    return {name: option for name, hint in hints_of(kind).items() for option in options_of(hint) if is_part(option)}
 
 
-def element_types_of(kind: type) -> dict[str, type]:
+def element_types_of(kind: type) -> dict[str, type[Any]]:
     """Return {field: dataclass of the elements} of the fields that hold a list of dataclasses."""
     lists = {name: option for name, hint in hints_of(kind).items() for option in options_of(hint) if get_origin(option) is list}
-    return {name: inner for name, hint in lists.items() if dataclasses.is_dataclass(inner := get_args(hint)[0])}
+    return {name: inner for name, hint in lists.items() if is_part(inner := get_args(hint)[0])}
 
 
 def teachers(part: Any) -> dict[str, Any]:

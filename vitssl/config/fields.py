@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_origin
 
-from vitssl.config.base import element_types_of, hints_of, options_of, parts_of
+from vitssl.config.base import element_types_of, hints_of, is_part, options_of, parts_of
 
 DIRECTIVES = ("fmt:", "noqa", "type:")  # comments for tools
 WORDS = {int: "whole number", float: "number", bool: "true | false", str: "text", type(None): "null", Any: "any value"}
@@ -36,6 +36,11 @@ class Field:
         return self.name.rpartition(".")[2]
 
     @property
+    def declared(self) -> dataclasses.Field[Any]:
+        """What the dataclass declares."""
+        return next(f for f in dataclasses.fields(self.owner) if f.name == self.own_name)
+
+    @property
     def kind(self) -> str:
         """The type in words."""
         return " | ".join(dict.fromkeys(_in_words(option) for option in options_of(hints_of(self.owner)[self.own_name])))
@@ -43,7 +48,7 @@ class Field:
     @property
     def default(self) -> str | None:
         """The default as YAML writes it; None if the field must be set, or is a set of fields with defaults of their own."""
-        f = self.owner.__dataclass_fields__[self.own_name]
+        f = self.declared
         value = f.default if f.default_factory is dataclasses.MISSING else f.default_factory()
         if dataclasses.is_dataclass(value) or value == "???":
             return None
@@ -79,13 +84,13 @@ def fields_of(kind: type, prefix: str = "") -> Iterator[Field]:
 @functools.cache
 def checkpoint_fields(kind: type) -> frozenset[str]:
     """Return the dotted paths of all fields of a Run that may name trained weights."""
-    return frozenset(f.name for f in fields_of(kind) if f.owner.__dataclass_fields__[f.own_name].metadata.get("checkpoint"))
+    return frozenset(f.name for f in fields_of(kind) if f.declared.metadata.get("checkpoint"))
 
 
-def _of_mapping(hint: Any) -> type | None:
+def _of_mapping(hint: Any) -> type[Any] | None:
     """Return the dataclass of the values of a mapping; None if ``hint`` is not a mapping to dataclasses."""
     values = get_args(hint)[1:] if get_origin(hint) is dict else ()
-    return next((value for value in values if dataclasses.is_dataclass(value)), None)
+    return next((value for value in values if is_part(value)), None)
 
 
 def _in_words(hint: Any) -> str:
@@ -96,7 +101,7 @@ def _in_words(hint: Any) -> str:
         return f"list of {PLURALS.get(inner[0]) or (_in_words(inner[0]) if get_origin(inner[0]) is Literal else 'sets of fields')}"
     if kind is dict:
         return "mapping of names"
-    return "set of fields" if dataclasses.is_dataclass(kind) else WORDS[kind]
+    return "set of fields" if is_part(kind) else WORDS[kind]
 
 
 # -------------------------------------------------------------------------------------------------------------- source

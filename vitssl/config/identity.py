@@ -14,6 +14,7 @@ from collections.abc import Collection
 from typing import Any
 
 from vitssl.config.backbones import family, family_name
+from vitssl.config.base import is_part
 from vitssl.config.data import view_px
 from vitssl.config.objectives import active
 from vitssl.config.run import Run, active_views, inactive_fields, reads_labels
@@ -46,12 +47,12 @@ def _differing(part: Any, default: Any, left_out: Collection[str] = (), prefix: 
         value, default_value, path = getattr(part, f.name), getattr(default, f.name), f"{prefix}{f.name}"
         if value == default_value or path in left_out or not f.metadata.get("identity", True):
             continue
-        if dataclasses.is_dataclass(value):
-            nested = _differing(value, type(value)() if default_value is None else default_value, left_out, f"{path}.")
+        if is_part(kind := type(value)):
+            nested = _differing(value, kind() if default_value is None else default_value, left_out, f"{path}.")
             if nested or default_value is None:
                 differing[f.name] = nested
         elif isinstance(value, list):
-            differing[f.name] = [_differing(e, type(e)()) if dataclasses.is_dataclass(e) else e for e in value]
+            differing[f.name] = [_differing(e, type(e)()) if is_part(type(e)) else e for e in value]
         else:
             differing[f.name] = value
     return differing

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 from omegaconf import BooleanNode, FloatNode, IntegerNode, StringNode, ValidationError
 
 from vitssl.atomic import replacing
-from vitssl.config.base import ConfigError, closest, did_you_mean, hints_of, options_of
+from vitssl.config.base import ConfigError, closest, did_you_mean, hints_of, is_part, options_of
 from vitssl.config.checks import check
 from vitssl.config.documents import dump
 from vitssl.config.methods import method
@@ -124,7 +124,7 @@ def _converted(hint: Any, value: Any, path: str) -> Any:
     if hint is Any or value == UNSET or (value is None and type(None) in options):
         return value
     kind, inner = get_origin(options[0]) or options[0], get_args(options[0])
-    if dataclasses.is_dataclass(kind):
+    if is_part(kind):
         return _filled(kind, value, path)
     if kind is list and isinstance(value, list):
         return [_converted(inner[0], _part(inner[0], part), f"{path}[{i}]") for i, part in enumerate(value)]
@@ -192,7 +192,7 @@ def _meant(value: Any, options: tuple[str, ...]) -> str:
 
 def _part(hint: Any, value: Any) -> Any:
     """Return an element of a list of parts as a mapping; a bare name is that part with its defaults, as in ``color: [gray]``."""
-    return {value: {}} if dataclasses.is_dataclass(hint) and isinstance(value, str) else nested(value) if isinstance(value, dict) else value
+    return {value: {}} if is_part(hint) and isinstance(value, str) else nested(value) if isinstance(value, dict) else value
 
 
 def _shown(value: Any) -> str:

@@ -35,7 +35,7 @@ class Method:
         return f"for {self.title} write {self.words}{f' ({self.note})' if self.note else ''}; sweeps/{self.sweep}.yaml has it whole"
 
 
-_TWO_VIEWS = {"data.views.second": {}}
+_TWO_VIEWS: dict[str, Any] = {"data.views.second": {}}
 _CROPS = {"data.views": {"second": {}, "local": {"size": 96, "count": 8, "scale": [0.05, 0.4]}}}
 METHODS = (
     Method(

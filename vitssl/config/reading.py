@@ -69,8 +69,10 @@ def read_yaml(path: str | Path, *, variables: bool = True) -> dict[str, Any]:
 
 def _problem(error: yaml.MarkedYAMLError, text: str) -> str:
     lines = text.split("\n")
-    if error.problem_mark and "\t" in re.match(r"\s*", lines[min(error.problem_mark.line, len(lines) - 1)])[0]:
-        return "a line is indented with a tab; write spaces"
+    if error.problem_mark:
+        line = lines[min(error.problem_mark.line, len(lines) - 1)]
+        if "\t" in line.removesuffix(line.lstrip()):
+            return "a line is indented with a tab; write spaces"
     if error.problem == "mapping values are not allowed in this context":
         return "a line before it lacks its `:`, or a value that holds `: ` its quotes"
     return str(error.problem)
@@ -185,7 +187,8 @@ def _set_twice(document: yaml.Node | None, labelled: bool = False) -> tuple[str,
     for field, line in lines.items():  # a value for a whole part beside one for a field of it
         parent = next((parent for i, letter in enumerate(field) if letter == "." and (parent := field[:i]) in lines), None)
         if parent is not None:
-            return parent, *sorted([lines[parent], line])
+            first, second = sorted([lines[parent], line])
+            return parent, first, second
     return _key_twice(document)
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Optional
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Optional
 
 from vitssl.config.backbones import BackboneConfig, family, num_intermediates, stride_px
 from vitssl.config.base import Problem, interval_problems, minimum_problems
@@ -21,7 +21,8 @@ PAPER_BLOCKS = (5, 7, 9, 11)  # the blocks that the paper fuses in its networks 
 MOST_BLOCKS = 960  # as many as the exponents of a float64 can order
 
 
-class Cells(NamedTuple):
+@dataclass(frozen=True)
+class Cells:
     """The division of a square image into cells, and the sides that blocks may have.
 
     Attributes:

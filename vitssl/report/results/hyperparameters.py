@@ -131,5 +131,5 @@ def without_influence(name: str) -> bool:
 @cache
 def _runtime() -> frozenset[str]:
     fields = fields_of(Run)
-    no_identity = {f.name for f in fields if not f.owner.__dataclass_fields__[f.own_name].metadata.get("identity", True)}
+    no_identity = {f.name for f in fields if not f.declared.metadata.get("identity", True)}
     return frozenset(no_identity - {"data.shards", "data.source"})  # these two say which data it is
