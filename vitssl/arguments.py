@@ -7,9 +7,10 @@ import io
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from types import MappingProxyType
+from typing import Any
 
 from vitssl.config import ConfigError, unknown_error
 from vitssl.config.base import closest, did_you_mean
@@ -30,8 +31,8 @@ class Parser(argparse.ArgumentParser):
     """
 
     takes_fields = False
-    own_keys: ClassVar[dict[str, list[str]]] = {}
-    elsewhere: ClassVar[dict[str, str]] = {}
+    own_keys: Mapping[str, list[str]] = MappingProxyType({})
+    elsewhere: Mapping[str, str] = MappingProxyType({})
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does, but refuse unknown options first; argparse would first ask for missing arguments."""

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 from vitssl.words import counted, note
 
 if TYPE_CHECKING:
+    from vitssl.arguments import Parser
     from vitssl.config import Run
 
 WEIGHTS = "model, ema (averaged weights, if the run has loop.ema_decay), teacher (a backbone only) or best (--checkpoint best.pt)"
 BEST_WEIGHTS = "best"
 
 
-def command(commands: argparse._SubParsersAction, name: str, call: object, help_text: str, elsewhere: dict[str, str] | None = None):
+def command(
+    commands: argparse._SubParsersAction[Parser], name: str, call: object, help_text: str, elsewhere: dict[str, str] | None = None
+) -> Callable[..., argparse.Action]:
     """Add a command that runs ``call``, and return the function that adds its arguments.
 
     Args:

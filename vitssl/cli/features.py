@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from vitssl import config
 from vitssl.atomic import replacing
@@ -85,7 +86,7 @@ def _arrays(features: Features, suffix: str, trained: Trained, tokens: bool) -> 
     """Return the arrays of one place in the backbone, by name with ``suffix``."""
     # not every stage of a backbone has prefix tokens
     available = config.capabilities(trained.run.backbone) if features.prefix_BPD.shape[1] else set()
-    arrays = {pool: features.pooled(pool) for pool in ("cls", "reg") if pool in available}
+    arrays: dict[str, Tensor] = {pool: features.pooled(pool) for pool in ("cls", "reg") if pool in available}
     arrays["mean"] = features.pooled("mean")
     if tokens:
         arrays["tokens"] = features.tokens_BND
@@ -97,4 +98,4 @@ def _arrays(features: Features, suffix: str, trained: Trained, tokens: bool) -> 
 def _save(out: Path, arrays: dict[str, np.ndarray]) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     with replacing(out) as temporary, temporary.open("wb") as stream:
-        np.savez(stream, **arrays)
+        np.savez(stream, **arrays)  # type: ignore[arg-type]  # numpy's stub takes each of them for allow_pickle

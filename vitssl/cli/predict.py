@@ -121,8 +121,10 @@ def _rows(out: Path, classes: list[str]) -> Iterator[Write]:
     """Yield a function that writes the row of an image to ``out``, which is there once all rows are written."""
     check_out(out)
     out.parent.mkdir(parents=True, exist_ok=True)
-    options = {"newline": "", "encoding": "utf-8", "errors": "surrogateescape"}  # file names need not be UTF-8
-    with replacing(out) as temporary, temporary.open("w", **options) as stream:
+    with (
+        replacing(out) as temporary,
+        temporary.open("w", newline="", encoding="utf-8", errors="surrogateescape") as stream,  # file names need not be UTF-8
+    ):
         rows = csv.writer(stream, lineterminator="\n")
         rows.writerow(["path", "class", "probability", *map(as_cell, classes)])
 
