@@ -117,10 +117,10 @@ def _readable_folders(folders: list[Path]) -> list[Path]:
 
 def _cancel_jobs(entries: dict[Path, cluster.Entry]) -> set[Path]:
     """Cancel the jobs in ``entries`` that belong to this user, and return their folders."""
-    ids = {folder: cluster.job_id(folder) for folder, entry in entries.items() if entry.is_mine}
+    ids = {folder: cluster.queued_id(folder) for folder, entry in entries.items() if entry.is_mine}
     for folder, entry in entries.items():
         if not entry.is_mine:
-            note(f"job {cluster.job_id(folder)} ({folder.name}) belongs to {entry.user} and keeps running")
+            note(f"job {cluster.queued_id(folder)} ({folder.name}) belongs to {entry.user} and keeps running")
     if ids:
         cluster.output("scancel", *ids.values())
         print(f"cancelled {counted(len(ids), 'job')}: {' '.join(ids.values())}")

@@ -147,8 +147,10 @@ def _as_known(known: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 def _source(job: Job, launch: Launch) -> Path:
     """Return the source snapshot that a run trains with. A run that has begun keeps its snapshot, unless that is gone or not wanted."""
     recorded = read_json(job.folder / JOB).get("source")
-    begun = recorded is not None and (job.folder / LAST).exists() and not job.is_trained
-    return Path(recorded) if begun and Path(recorded).exists() and not launch.use_current_source else launch.source
+    if recorded is None or launch.use_current_source:
+        return launch.source
+    begun = (job.folder / LAST).exists() and not job.is_trained
+    return Path(recorded) if begun and Path(recorded).exists() else launch.source
 
 
 # --------------------------------------------------------------------------------------------------------- sweep.json

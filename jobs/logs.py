@@ -153,17 +153,21 @@ def cause(folder: Path) -> str | None:
 
 def _silence(folder: Path) -> str:
     """Return a sentence on which nodes of the newest attempt waited in vain, and for which: each node has its own log (node.py)."""
-    latest = newest(folder)
-    attempt = re.match(r"train-\d+-\d+-", latest.name) if latest else None
-    waited = {
-        path.stem.removeprefix(attempt[0]): re.search(SILENCE, end_of(path)) is not None
-        for path in (sorted(latest.parent.glob(f"{attempt[0]}*.txt")) if attempt else ())
-    }
+    waited = _waited_in_vain(newest(folder))
     silent = [host for host, in_vain in waited.items() if not in_vain]
     if not silent:
         return f"the processes{' on ' if waited else ''}{listed(waited)} waited for one another in vain: one hangs, or the network does"
     waiting = listed(host for host in waited if host not in silent)
     return f"{waiting} waited in vain for {listed(silent)}: one hangs, or the network does (site.exclude={','.join(silent)} avoids it)"
+
+
+def _waited_in_vain(latest: Path | None) -> dict[str, bool]:
+    """Return {host: whether it waited in vain} of the nodes whose logs belong to the attempt of the ``latest`` log."""
+    if latest is None or (attempt := re.match(r"train-\d+-\d+-", latest.name)) is None:
+        return {}
+    begin = attempt[0]
+    logs = sorted(latest.parent.glob(f"{begin}*.txt"))
+    return {path.stem.removeprefix(begin): re.search(SILENCE, end_of(path)) is not None for path in logs}
 
 
 def _is_full(there: os.statvfs_result) -> bool:

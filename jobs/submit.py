@@ -10,7 +10,6 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 if __name__ == "__main__":
     # run as a script, from anywhere: the project may not be installed
@@ -146,14 +145,19 @@ def _reuse(linked: graph.Graph, launch: Launch, asked: bool, console: Console) -
         note(f"{reusable.summary_text(linked.jobs, 'done in')}; --reuse takes them from there instead of training them again")
 
 
-def _begin_when_green(within_s: float | None, linked: graph.Graph, predictions: Sequence, launch: Launch, console: Console) -> None:
+def _begin_when_green(
+    within_s: float | None, linked: graph.Graph, predictions: list[predict.Prediction], launch: Launch, console: Console
+) -> None:
     if within_s is not None:
         start = greenest.find(within_s, linked, predictions, launch)
         console.print(str(start), soft_wrap=True)
         greenest.apply(start, launch)
 
 
-def _show(spec: sweep.Spec, linked: graph.Graph, all_jobs: bool, console: Console, predictions: Sequence = (), site: Any = None) -> None:
+def _show(
+    spec: sweep.Spec, linked: graph.Graph, all_jobs: bool, console: Console, predictions: Sequence[predict.Prediction] = (),
+    site: Site | None = None,
+) -> None:  # fmt: skip
     show.jobs(linked, spec, console, predictions, site, all_jobs)
     runs = [job.run for job in linked.jobs]
     for line in [*dict.fromkeys(map(shards.describe, runs)), *shards.held_out(runs), *shards.unread(runs)]:
@@ -239,7 +243,7 @@ def refuse_two_at_once(linked: graph.Graph, launch: Launch) -> None:
     folders = [job.folder for job in linked.jobs]
     for folder, entry in cluster.queued(folders).items():
         if not entry.is_mine:
-            conflict = f"{folder.name} is in SLURM's queue for {entry.user} (job {cluster.job_id(folder)})"
+            conflict = f"{folder.name} is in SLURM's queue for {entry.user} (job {cluster.queued_id(folder)})"
             raise ConfigError(f"{conflict}; wait for it, or use your own folder: --runs")
     if launch.executor == "local" and (entries := cluster.queued_once_settled(folders)):
         problem = f"SLURM's queue holds {counted(len(entries), 'run')} of {launch.sweep}"

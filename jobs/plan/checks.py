@@ -37,7 +37,7 @@ def take_named_backbones(made: Iterable[Cell]) -> None:
     Sizes that the file sets for its own backbone are left out, as are fields of the file that the new backbone does not read, and a note
     names them. For example, ``backbone.name=vit_tiny`` drops the embed_dim, depth and num_heads that the file gives to vit_pico.
     """
-    left_out = {}
+    left_out: dict[tuple[str, str], dict[str, bool]] = {}
     for stage in (stage for cell in made for stage in cell.stages):
         file_fields, backbone = stage.file_fields.get("backbone") or {}, stage.run.backbone
         former = file_fields.get("name", DEFAULT_BACKBONE.name)

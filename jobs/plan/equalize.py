@@ -62,7 +62,7 @@ def _refuse_steps(stage: Stage, what: str) -> None:
             raise ConfigError(f"it ends a run before the epochs that {what} sets; leave it out", "loop.max_steps")
 
 
-def _stretch(loop: Loop, epochs: float) -> None:
+def _stretch(loop: Loop, epochs: int) -> None:
     """Set the epochs of a stage, and scale its warm-up and schedule in proportion."""
     stretch = epochs / loop.epochs
     loop.epochs, loop.warmup_epochs = epochs, loop.warmup_epochs * stretch
@@ -84,11 +84,11 @@ def _fit(cell: Cell, rule: Equal, amount: float, costs: _Costs) -> None:
     factor, amount_left = amount / costs.total(cell), amount
     for stage in cell.stages:
         loop, epoch_cost = stage.run.loop, costs.per_epoch(cell.arm, stage)
-        epochs = share = factor * loop.epochs
+        wanted = share = factor * loop.epochs
         if stage is cell.stages[-1]:  # makes up for rounding, but no more: keeping shares comes before equal cost
             slack = max(1.0, MAKES_UP * share)
-            epochs = min(max(amount_left / epoch_cost, share - slack), share + slack)
-        epochs = max(1, round(epochs))
+            wanted = min(max(amount_left / epoch_cost, share - slack), share + slack)
+        epochs = max(1, round(wanted))
         amount_left -= epochs * epoch_cost
         _stretch(loop, epochs)
     if abs(amount_left) > TOLERANCE * amount:
@@ -119,7 +119,9 @@ class _Costs:
     def _measured(self, arm: str, stage: Stage) -> float:
         """Return the time or energy per image that runs of the stage's architecture in other sweeps measured."""
         pace = self._paces.get(key_of(stage.run, resources_of(self.spec, arm), self.launch))
-        image_cost = pace and (1 / pace.images_per_s if self.quantity == "gpu_hours" else pace.kwh_per_image)
+        image_cost = None
+        if pace is not None:
+            image_cost = 1 / pace.images_per_s if self.quantity == "gpu_hours" else pace.kwh_per_image
         if image_cost is None:
             reason = f"no finished run of another sweep in {self.launch.sweep.parent} has measured the cost of this architecture"
             advice = "first run it without equalize under another name (equalize=null name=pace), or use macs"

@@ -95,9 +95,9 @@ def trained_otherwise(jobs: Sequence[Job], sweep: Path) -> str | None:
     changed = {source: files for source in runs if (files := differing([source, ROOT]))}
     if not changed:
         return None
-    files = few(sorted({file for files in changed.values() for file in files}))
+    changed_files = few(sorted({file for files in changed.values() for file in files}))
     names = few([name for source in changed for name in runs[source]])
-    return f"{sweep.name}: other code trained {names} ({files} changed since): kept; delete those folders to train them anew"
+    return f"{sweep.name}: other code trained {names} ({changed_files} changed since): kept; delete those folders to train them anew"
 
 
 def _place(arm: str | None, stage: str | None, axes: dict | None) -> str:

@@ -35,7 +35,7 @@ def axis_layers(spec: Spec, arm: str, labels: dict[str, Any], stage: str) -> dic
         if s.stage in (None, stage) and s.field and s.objective is None
     ]
     recipe = spec.arms[arm]
-    below = nested(spec.defaults, recipe.defaults, *unconditional, recipe.stages[stage])
+    below = nested(spec.defaults, recipe.defaults, *unconditional, recipe.fields_of(stage))
     return {axis: [layer(axis_settings, None, scope, below) for scope in (None, stage)] for axis, axis_settings in chosen.items()}
 
 
@@ -43,7 +43,7 @@ def merge_file_layers(spec: Spec, arm: str, labels: dict[str, Any], stage: str) 
     """Merge the file's layers of a stage, in the order that the module's docstring gives."""
     recipe = spec.arms[arm]
     for_all, for_stage = ([both[i] for both in axis_layers(spec, arm, labels, stage).values()] for i in (0, 1))
-    return nested(*map(reset_lower_source, [spec.defaults, recipe.defaults, *for_all, recipe.stages[stage], *for_stage]))
+    return nested(*map(reset_lower_source, [spec.defaults, recipe.defaults, *for_all, recipe.fields_of(stage), *for_stage]))
 
 
 def merge_cli_layers(
@@ -100,8 +100,8 @@ def _refuse_overridden(spec: Spec) -> None:
         narrower = [t for t in spec.overrides.settings if t.narrowness > s.narrowness]
         reached = [(place, name) for place in places if s.reaches(*place) for name in s.leaves]
         overriding = [next((t for t in narrower if t.reaches(*place) and name in t.leaves), None) for place, name in reached]
-        if overriding and all(overriding):
-            raise ConfigError(f"{overriding[0].key} sets it wherever this would; leave it out, or name an arm's stage", s.key, CLI)
+        if all(overriding) and (first := next(iter(overriding), None)) is not None:
+            raise ConfigError(f"{first.key} sets it wherever this would; leave it out, or name an arm's stage", s.key, CLI)
 
 
 def _refuse_clash(spec: Spec, axis: str, later: str) -> None:
@@ -145,7 +145,7 @@ def _refuse_contradiction(spec: Spec, arm: str) -> None:
 def _refuse_no_effect(spec: Spec, axis: str) -> None:
     """Refuse an axis of values that the file overrides in every arm that has its field, or the command line in any of them."""
     by_arm = {arm: instead for arm in spec.arms if (instead := list(_override_errors(spec, arm, axis)))}
-    ineffective = [instead[0] for instead in by_arm.values() if all(instead)]
+    ineffective = [error for error, *others in by_arm.values() if error is not None and all(others)]
     for error in ineffective:
         if error.place == CLI or len(ineffective) == len(by_arm):
             raise error
@@ -154,9 +154,9 @@ def _refuse_no_effect(spec: Spec, axis: str) -> None:
 def _override_errors(spec: Spec, arm: str, axis: str) -> Iterator[ConfigError | None]:
     """Yield, for every field that an axis sets in the stages of an arm, an error that says what overrides it, or None if nothing does."""
     labels = {name: next(iter(values)) for name, values in spec.axes.items()}
-    for stage, own_fields in spec.arms[arm].stages.items():
+    for stage in spec.arms[arm].stages:
         typed = [s for s in spec.overrides.settings if s.reaches(arm, stage)]
-        own_settings = [Setting(None, None, name, value) for name, value in own_fields.items()]
+        own_settings = [Setting(None, None, name, value) for name, value in spec.arms[arm].fields_of(stage).items()]
         for_all, for_stage = axis_layers(spec, arm, labels, stage)[axis]
         for axis_layer, overriding in ((for_all, own_settings), (for_stage, [])):
             for field in dotted(axis_layer):

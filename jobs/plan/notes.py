@@ -12,6 +12,7 @@ from jobs.plan.shards import expected_index, image_counts
 from jobs.plan.sweep import Spec
 from vitssl.config import Run, Site, active, dotted, labelled_rows, labels_part_of_batches, nested, size_of
 from vitssl.config.methods import flow
+from vitssl.config.objectives.reconstruction import ReconstructionConfig
 from vitssl.words import listed
 
 if TYPE_CHECKING:
@@ -36,8 +37,8 @@ def _own_values(spec: Spec) -> Iterator[str]:
     """Yield a note for each stage that sets the field of an axis itself, so that its runs have the axis value only in their names."""
     for axis in (axis for axis in spec.axes if axis not in spec.added_axes and is_of_values(spec, axis)):
         for arm, recipe in spec.arms.items():
-            for stage, fields in recipe.stages.items():
-                if (value := dotted(nested(fields)).get(axis)) is not None:
+            for stage in recipe.stages:
+                if (value := dotted(nested(recipe.fields_of(stage))).get(axis)) is not None:
                     yield f"axes.{axis} does not reach arms.{arm}.stages.{stage}, which sets {axis}={flow(value)} instead"
 
 
@@ -77,11 +78,12 @@ def _few_labels_in_a_batch(made: Iterable[Cell]) -> Iterator[str]:
     joint = [(place, run) for place, run in _places(made) if labels_part_of_batches(run) and expected_index(run.data) is not None]
     is_known = any(run.data.labelled_batch_fraction is not None for _, run in joint)
     for place, run in joint:
-        counts, fraction = image_counts(run), run.data.labelled_batch_fraction
+        counts, least_rows = image_counts(run), labelled_rows(run)
         share = counts["labelled_images"] / counts["train_images"]
         in_batch = run.optim.batch_size * share
-        if fraction is not None and labelled_rows(run) <= in_batch:
-            yield f"data.labelled_batch_fraction={fraction} changes nothing for {place}: {share:.3g} of its images have a label"
+        if least_rows is not None and least_rows <= in_batch:
+            setting = f"data.labelled_batch_fraction={run.data.labelled_batch_fraction}"
+            yield f"{setting} changes nothing for {place}: {share:.3g} of its images have a label"
         elif share < FEW_LABELLED and in_batch < FEW_IN_A_BATCH and not is_known:
             batch = f"of the {run.optim.batch_size} images in a batch of {place}, {in_batch:.2g} have a label on average"
             yield f"{batch}; arms.{place}.data.labelled_batch_fraction=0.25 draws labelled images more often than others"
@@ -106,7 +108,8 @@ def _large_decoders(made: Iterable[Cell]) -> Iterator[str]:
         for name, objective in active(run.objectives).items():
             if (
                 len(size.depths) == 1
-                and getattr(objective, "decoder", "") == "transformer"
+                and isinstance(objective, ReconstructionConfig)
+                and objective.decoder == "transformer"
                 and objective.decoder_dim**2 * objective.decoder_depth >= LARGER * size.embed_dim**2 * size.depths[0]
             ):
                 decoder = f"{name}'s decoder is {objective.decoder_dim} wide and {objective.decoder_depth} deep"

@@ -101,7 +101,7 @@ class Setting(NamedTuple):
         """
         if self.stage in OTHER_KEYS and self.stage not in stages:
             raise ConfigError(f"{self.stage} is not a field of a run", self.key, where)
-        if self.stage not in (None, *stages):
+        if self.stage is not None and self.stage not in stages:
             known = [*sorted(RUN_FIELDS), *stages, *(OTHER_KEYS if where == CLI else ())]
             is_of_a_stage = self.field.partition(".")[0] in RUN_FIELDS  # what begins it was to be a stage
             similar = closest(self.stage, known)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,7 +149,8 @@ def most_gpus(graph: Graph) -> int:
 
 def longest_chain_hours(graph: Graph, predictions: list[Prediction]) -> float:
     """Return the hours from the first start to the last end, if every run waits only for its parents."""
-    hours, ends = {p.name: p.hours for p in predictions}, {}
+    hours = {p.name: p.hours for p in predictions}
+    ends: dict[str, float] = {}
     for job in graph.jobs:
         ends[job.identity] = hours.get(job.name, 0.0) + max((ends[parent.identity] for parent in job.parents), default=0.0)
     return max(ends.values(), default=0.0)
@@ -185,7 +187,10 @@ def costs_of(runs: list[Run], launch: Launch) -> list[dict[str, Any]]:
     classes = [len(index.classes) for run in runs if (index := expected_index(run.data)) is not None]
     files = _cost_files(runs, classes, launch)
     uncounted = {file: (run, count) for file, run, count in zip(files, runs, classes, strict=True) if not file.exists()}
-    new_costs = dict(zip(uncounted, _count(*zip(*uncounted.values(), strict=True), launch), strict=True)) if uncounted else {}
+    new_costs: dict[Path, dict[str, Any]] = {}
+    if uncounted:
+        counted_now = _count([run for run, _ in uncounted.values()], [count for _, count in uncounted.values()], launch)
+        new_costs = dict(zip(uncounted, counted_now, strict=True))
     if launch.sweep.parent.parent.is_dir():  # a dry run with a mistyped --runs makes no folders there
         for file, cost in new_costs.items():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -209,7 +214,7 @@ def _cost_files(runs: list[Run], classes: list[int], launch: Launch) -> list[Pat
     return [launch.sweep.parent / ".cost" / name for name in names]
 
 
-def _count(runs: tuple[Run, ...], classes: tuple[int, ...], launch: Launch) -> list[dict[str, Any]]:
+def _count(runs: Sequence[Run], classes: Sequence[int], launch: Launch) -> list[dict[str, Any]]:
     """Count the costs of ``runs`` in the training environment."""
     print(f"counting the MACs of {counted(len(runs), 'network')} ...", file=sys.stderr, flush=True)
     try:

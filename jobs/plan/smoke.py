@@ -45,8 +45,8 @@ def narrow(spec: Spec) -> Spec:
     note = (
         "A smoke run: five steps of tiny networks on digits at each axis's first value, to show that it works; its numbers are meaningless."
     )
-    narrowed = {"axes": axes, "resources": resources, "budget": Budget(), "arms": arms}
-    return dataclasses.replace(spec, notes=[note], name=f"{spec.name}-smoke", **narrowed)
+    name = f"{spec.name}-smoke"
+    return dataclasses.replace(spec, name=name, notes=[note], axes=axes, resources=resources, budget=Budget(), arms=arms)
 
 
 def summary_text(spec: Spec) -> str:

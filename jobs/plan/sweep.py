@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -82,8 +83,8 @@ def read(path: str | Path, overrides: Overrides | None = None, everything: bool 
     # taken out here, as their labels may have dots, which would nest them
     axes, published = content.pop("axes", None) or {}, _pop_published(content.get("arms"))
     fill(SweepFile, cli.sweep, where=CLI)
-    for arm, fields in cli.resources.items():
-        resources(CLI, f"arms.{arm}.resources" if arm else "resources", fields)
+    for owner, fields in cli.resources.items():
+        resources(CLI, f"arms.{owner}.resources" if owner else "resources", fields)
     filled = fill(SweepFile, content, cli.sweep, {"resources": cli.resources.get(None, {})}, where=file)
     spec = Spec(**vars(filled), file=file, overrides=cli)
     resources(file, "resources", vars(spec.resources))
@@ -151,7 +152,7 @@ def _pop_published(arms: Any) -> dict[str, Any]:
 
 
 def _check_arms(spec: Spec) -> None:
-    """Check the sweep's name and paper, and each arm's name, stages and published numbers; a stage without fields becomes {}."""
+    """Check the sweep's name and paper, and each arm's name, stages and published numbers."""
     if not re.fullmatch(NAME, spec.name):
         reason = f"{spec.name!r} cannot be the folder of its runs; use letters, digits, dots, dashes and underscores, a hundred at most"
         raise ConfigError(reason if spec.name else "not set; it is the folder of the sweep's runs", "name", spec.place("name"))
@@ -169,11 +170,10 @@ def _check_arms(spec: Spec) -> None:
             raise ConfigError(
                 "it says why the arm cannot run, but the arm has stages; leave out one of the two", f"arms.{name}.not_runnable", spec.file
             )
-        for stage, fields in arm.stages.items():
+        for stage in arm.stages:
             _check_name("stage", str(stage), path, spec.file)
             if stage in RUN_FIELDS:
                 raise ConfigError("a stage cannot have the name of a field of a Run", f"{path}.{stage}", spec.file)
-            arm.stages[stage] = fields or {}
         _check_published(arm.published, f"arms.{name}.published", spec.file)
         _check_published(arm.published_cost, f"arms.{name}.published_cost", spec.file, also=str)
 
@@ -200,7 +200,8 @@ def _check_layers(spec: Spec, stages: list[str]) -> None:
     """Check each layer of the file by itself, so that an error names its place instead of the first cell that uses it."""
     layers = {"defaults": spec.defaults, "smoke": spec.smoke}
     for name, arm in spec.arms.items():
-        layers |= {f"arms.{name}.defaults": arm.defaults, **{f"arms.{name}.stages.{stage}": fields for stage, fields in arm.stages.items()}}
+        layers[f"arms.{name}.defaults"] = arm.defaults
+        layers |= {f"arms.{name}.stages.{stage}": arm.fields_of(stage) for stage in arm.stages}
     for path, fields in layers.items():
         fill(Run, fields, where=f"{spec.file}: {path}")
     for axis, values in spec.axes.items():
@@ -210,8 +211,10 @@ def _check_layers(spec: Spec, stages: list[str]) -> None:
 
 def _check_names(spec: Spec, axes: dict[str, dict[Any, Any]]) -> None:
     """Check `length`, that the axes and arms that other fields name exist, and that published numbers say which column they are for."""
-    references = [("columns", spec.columns, axes), ("baseline", spec.baseline, spec.arms), ("equal_to", spec.equal_to, spec.arms)]
-    for key, name, known in [*references, *(("select", axis, axes) for axis in spec.select)]:
+    references: list[tuple[str, str | None, Collection[str]]] = [("columns", spec.columns, axes)]
+    references += [("baseline", spec.baseline, spec.arms), ("equal_to", spec.equal_to, spec.arms)]
+    references += [("select", axis, axes) for axis in spec.select]
+    for key, name, known in references:
         if name is not None and name not in known:
             added = f"; 'axes.{name}=[A,B]' adds an axis of it" if "." in name else ""
             raise ConfigError(f"{unknown_error(name, known).reason}{added}", key, spec.place(key))

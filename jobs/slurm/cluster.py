@@ -74,13 +74,19 @@ def stands_still(entries: Collection[Entry]) -> bool:
 
 def release(folder: Path) -> None:
     """Release the held job of a run, and clear its count of restarts."""
-    output("scontrol", "update", f"jobid={job_id(folder)}", "comment=")
-    output("scontrol", "release", job_id(folder))
+    job = queued_id(folder)
+    output("scontrol", "update", f"jobid={job}", "comment=")
+    output("scontrol", "release", job)
 
 
 def job_id(folder: Path) -> str | None:
     """Return SLURM's id of the newest job of a run, or of a sweep's report; None if there was none."""
     return read_json(folder / SLURM_JOB).get("job_id")
+
+
+def queued_id(folder: Path) -> str:
+    """Return SLURM's id of the job of a folder that is in the queue, and so has a record of it (`queued`)."""
+    return read_json(folder / SLURM_JOB)["job_id"]
 
 
 def record(folder: Path, job: str, **facts: int) -> None:
@@ -137,7 +143,7 @@ def queued_once_settled(folders: Iterable[Path]) -> dict[Path, Entry]:
         if not ending:
             return entries
         if time.monotonic() > deadline:
-            raise ConfigError(f"job {job_id(ending[0])} of {ending[0].name} has been ending for {ENDING_S} s; try again later")
+            raise ConfigError(f"job {queued_id(ending[0])} of {ending[0].name} has been ending for {ENDING_S} s; try again later")
         if not previously:
             note(f"waiting for {counted(len(ending), 'job')} that SLURM is ending")
         time.sleep(1)

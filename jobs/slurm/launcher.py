@@ -59,7 +59,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> None:
         cluster.release(folder)
     todo = [job for job in graph.jobs if not job.is_done and job.folder not in in_queue]
     if _is_left_to_pending_job(todo, launch):
-        arrays, last_job = [], cluster.job_id(launch.sweep)
+        arrays, last_job = list[Array](), cluster.queued_id(launch.sweep)
     else:
         room = preflight.check(todo, launch)
         for job in todo:
@@ -102,7 +102,7 @@ def _cancel_doomed_jobs(graph: Graph, in_queue: dict[Path, cluster.Entry]) -> No
             del in_queue[job.folder]
             doomed.append(job.folder)
     if doomed:
-        cluster.output("scancel", *(cluster.job_id(folder) for folder in doomed))
+        cluster.output("scancel", *(cluster.queued_id(folder) for folder in doomed))
 
 
 def _drop_met_dependencies(graph: Graph, in_queue: dict[Path, cluster.Entry], launch: Launch) -> None:
@@ -110,7 +110,7 @@ def _drop_met_dependencies(graph: Graph, in_queue: dict[Path, cluster.Entry], la
     dependency = ",".join(filter(None, sbatch.site_dependencies(launch.site)))
     for job in (job for job in graph.jobs if job.folder in in_queue and in_queue[job.folder].reason == "Dependency"):
         if job.parents and all(parent.is_trained for parent in job.parents):
-            cluster.output("scontrol", "update", f"jobid={cluster.job_id(job.folder)}", f"dependency={dependency}")
+            cluster.output("scontrol", "update", f"jobid={cluster.queued_id(job.folder)}", f"dependency={dependency}")
 
 
 def _ended_untrained(parents: Iterable[Job]) -> set[Path]:
@@ -202,7 +202,7 @@ def _queue(graph: Graph, todo: list[Job], room: int, launch: Launch) -> tuple[li
         ConfigError: SLURM refused a job, or a file could not be written; the jobs queued so far were taken back.
     """
     in_queue = cluster.queued(job.folder for job in graph.jobs if not job.is_done)
-    queued = {job.identity: cluster.job_id(job.folder) for job in graph.jobs if job.folder in in_queue}  # SLURM's ids
+    queued = {job.identity: cluster.queued_id(job.folder) for job in graph.jobs if job.folder in in_queue}  # SLURM's ids
     part, rest = _startable(todo[:room], queued), todo[room:]
     arrays: list[Array] = []
     followers: list[Array] = []  # the job that follows, once its submission has begun
@@ -275,7 +275,7 @@ def _submit_last(
     executor.submit(task)
     entry = cluster.queued([launch.sweep]).get(launch.sweep)
     if entry is not None and entry.state == "PENDING" and entry.is_mine:  # it is of an earlier submission, and only one may run
-        cluster.output("scancel", cluster.job_id(launch.sweep))
+        cluster.output("scancel", cluster.queued_id(launch.sweep))
     cluster.record(launch.sweep, executor.job_id, **facts)
     (launch.sweep / CANCELLED).unlink(missing_ok=True)  # an earlier job of the sweep itself may have been cancelled
     return executor.job_id

@@ -16,6 +16,7 @@ from uuid import uuid4
 import submitit
 from submitit.core.utils import DelayedSubmission, JobPaths
 from submitit.helpers import clean_env, environment_variables
+from submitit.slurm.slurm import _make_sbatch_string
 
 from jobs.command import set_up
 from jobs.node import warning_s
@@ -51,7 +52,7 @@ class Executor(submitit.SlurmExecutor):
 
     job_id = ""  # SLURM's id of the whole array, once it is queued
 
-    def _internal_process_submissions(self, delayed_submissions: list[DelayedSubmission]) -> list[submitit.SlurmJob]:
+    def _internal_process_submissions(self, delayed_submissions: list[DelayedSubmission]) -> list[submitit.Job[Any]]:
         """Submit one job or an array as submitit does, but by `cluster.submit`, which asks a busy controller again."""
         folder, number = JobPaths.get_first_id_independent_folder(self.folder), len(delayed_submissions)
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +64,8 @@ class Executor(submitit.SlurmExecutor):
             delayed.dump(path)
         self.job_id = cluster.submit(script)
         ids = [f"{self.job_id}_{i}" for i in range(number)] if number > 1 else [self.job_id]
-        jobs = [submitit.SlurmJob(folder=self.folder, job_id=job_id, tasks=list(range(self._num_tasks()))) for job_id in ids]
+        tasks = list(range(self._num_tasks()))
+        jobs: list[submitit.Job[Any]] = [submitit.SlurmJob(folder=self.folder, job_id=job_id, tasks=tasks) for job_id in ids]
         jobs[0].paths.move_temporary_file(script, "submission_file", keep_as_symlink=True)
         for job, path in zip(jobs, pickles, strict=True):
             job.paths.move_temporary_file(path, "submitted_pickle")
@@ -76,7 +78,7 @@ class Executor(submitit.SlurmExecutor):
         in that folder, and would fail for good.
         """
         parameters = self.parameters | ({"map_count": count} if count > 1 else {})
-        script = submitit.slurm.slurm._make_sbatch_string(command=self._submitit_command_str, folder=self.folder, **parameters)
+        script = _make_sbatch_string(command=self._submitit_command_str, folder=self.folder, **parameters)
         return re.sub(r"(?m)^(#SBATCH --output=.*)/([^/\n]+)/\2_0_log\.out$", r"\1/\2_log.out", script)
 
 

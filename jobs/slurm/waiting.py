@@ -55,9 +55,10 @@ def _waiting(graph: Graph, sweep: Path) -> tuple[bool, dict[Path, str]]:
     try:
         entries = cluster.queued([*(job.folder for job in graph.jobs if not job.is_done), sweep])
         report = entries.get(sweep)
-        if entries.keys() == {sweep} and report.state == "PENDING" and report.is_mine and not cluster.unqueued_count(sweep):
+        others = entries.keys() - {sweep}
+        if report is not None and not others and report.state == "PENDING" and report.is_mine and not cluster.unqueued_count(sweep):
             # the job may wait long, or for ever, and the report can be made here
-            cluster.output("scancel", cluster.job_id(sweep))
+            cluster.output("scancel", cluster.queued_id(sweep))
             entries = {}
     except cluster.NoAnswer:
         return True, {}

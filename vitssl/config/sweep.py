@@ -55,6 +55,10 @@ class Arm:
     defaults: dict[str, Any] = field(default_factory=dict)  # fields of Runs for all stages of this arm; override the sweep's defaults
     stages: dict[str, Optional[dict[str, Any]]] = field(default_factory=dict)  # name -> fields; the last stage's accuracy is reported
 
+    def fields_of(self, stage: str) -> dict[str, Any]:
+        """Return the fields of a stage; the file may have null for none."""
+        return self.stages[stage] or {}
+
 
 @dataclass
 class SweepFile:
