@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+
+import pytest
 
 from vitssl.report.pages import card
 
@@ -99,3 +102,12 @@ def test_an_import_says_what_it_is(run_folder) -> None:
     assert "- import: the weights of mae_base.pth (layout mae, sha256 abababababab)" in text and "/x/" not in text
     assert "- import: none; the weights are as they were imported" in text
     assert "the cost of the weights that it started from is not known here" in text
+
+
+@pytest.mark.parametrize("damage", [lambda stage: (stage / "cost.json").write_text("{"), shutil.rmtree], ids=["damaged", "gone"])
+def test_a_card_says_that_nothing_is_known_of_an_earlier_stage_that_cannot_be_read(sweep, damage) -> None:
+    folder = sweep({"sslft": 90.0}, {"seed": [0]}, columns=None, baseline=None)
+    damage(folder / "sslft-pretrain-0")
+    text = card.text(folder / "sslft-finetune-0", classifier=True)
+    assert "- pretrain: not recorded\n- finetune: classify; 50 epochs" in text
+    assert "what training of this model took is not known: the record of pretrain is lost" in text

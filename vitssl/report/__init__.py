@@ -64,7 +64,8 @@ def write(sweep: str | Path | Grid, columns: list[str] | None = None) -> Path:
     for figure in (path for kind in style.KINDS for path in folder.glob(f"*.{kind}")):
         if _is_ours(figure.stem) and not any(figure.stem in figures for figures in drawn):
             figure.unlink()  # left by an earlier report
-    report = Report(laid_out, *(_saved(figures, folder) for figures in drawn), columns)
+    shown, analysed = (_saved(figures, folder) for figures in drawn)
+    report = Report(laid_out, shown, analysed, columns)
     texts = {
         "report.md": markdown.markdown(report),
         "table.csv": spreadsheet.numbers(laid_out),

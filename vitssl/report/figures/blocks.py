@@ -6,6 +6,7 @@ Every line has a label and is the mean over the seeds of that label; error bars 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ def attention(runs: list[Analysed]) -> Plot:
     """
     figure, (distance, entropy, *received) = style.panels(5)
     for name, axis in (("distance", distance), ("entropy", entropy)):
-        _lines(axis, runs, lambda run, name=name: {int(i): float(np.mean(block[name])) for i, block in run.facts["blocks"].items()})
+        _lines(axis, runs, partial(_by_block, name))
         axis.set(xlabel="block")
     for expected in sorted({run.facts["distance_if_equal"] for run in runs}):
         style.mark(distance, expected, "")
@@ -40,7 +41,7 @@ def attention(runs: list[Analysed]) -> Plot:
     distance.set(ylabel="attention distance, in image widths")
     entropy.set(ylabel="entropy of attention, share of the largest")
     for axis, (place, depth) in zip(received, (("first", 0), ("middle", 0.5), ("last", 1)), strict=True):
-        _lines(axis, runs, lambda run, depth=depth: _received(run, depth), dots=False)
+        _lines(axis, runs, partial(_received, depth), dots=False)
         axis.set(xlabel=f"token, in the {place} block", ylabel="attention received (average: 1)")
     style.name_below(figure, _looks(runs), "-")
     caption = (
@@ -51,7 +52,12 @@ def attention(runs: list[Analysed]) -> Plot:
     return caption + _seeds(runs), figure
 
 
-def _received(run: Analysed, depth: float) -> dict[int, float]:
+def _by_block(name: str, run: Analysed) -> dict[int, float]:
+    """Return the figure ``name`` of each block, mean over heads if they have one each."""
+    return {int(i): float(np.mean(block[name])) for i, block in run.facts["blocks"].items()}
+
+
+def _received(depth: float, run: Analysed) -> dict[int, float]:
     """Return the attention received by each token in the block at the relative ``depth``, from 0 (first) to 1 (last)."""
     blocks = run.facts["blocks"]
     number = sorted(map(int, blocks))[int(depth * (len(blocks) - 1))]
@@ -66,7 +72,7 @@ def tokens(runs: list[Analysed]) -> Plot:
     figure, (*axes, spectrum) = style.panels(5)
     places = " or ".join(sorted({run.facts["place"] for run in runs}))
     for name, axis in zip(OF_TOKENS, axes, strict=True):
-        _lines(axis, runs, lambda run, name=name: {int(i): block[name] for i, block in run.facts["blocks"].items()})
+        _lines(axis, runs, partial(_by_block, name))
         axis.set(xlabel=places, ylabel=OF_TOKENS[name])
     _lines(spectrum, runs, lambda run: {i: share for i, share in enumerate(run.facts["spectrum"], 1) if share > 1e-9}, dots=False)
     spectrum.set(xlabel=f"direction, after the last {places}", ylabel="share of the variance over images")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
@@ -44,7 +46,7 @@ def _draw(axis: Axes, c: Confusion, title: str) -> None:
     axis.set_xticks(range(K), c.classes, rotation=90 if max(map(len, c.classes)) > SHORT else 0, fontsize=7)
     axis.set_yticks(range(K), c.classes, fontsize=7)
     if K <= 15:
-        centred = {"ha": "center", "va": "center", "fontsize": 8 if K <= 10 else 6.5}
+        centred: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 8 if K <= 10 else 6.5}
         for (i, j), share in np.ndenumerate(share_KK):
             if share >= 0.5:
                 axis.text(j, i, f"{int(share + 0.5)}", color=WHITE if share > 60 else INK, **centred)

@@ -42,7 +42,7 @@ def over_images(grid: Grid) -> Plot | None:
         return None
 
     def places(run: RunFolder) -> tuple[dict[int, float], float]:
-        seen = {event["step"]: event["step"] * run.run.optim.batch_size / 1000 for event in run.events}
+        seen = {event["step"]: event["step"] * run.config.optim.batch_size / 1000 for event in run.events}
         return seen, (planned(run) or (0.0, 0.0))[1] / 1000
 
     return _draw(grid, "thousand images seen", places)

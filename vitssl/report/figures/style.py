@@ -12,6 +12,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
@@ -30,11 +31,11 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">", "p", "h")
 INK, SOFT, LINE, PAPER = "#1c1d1f", "#5d6168", "#dcdcda", "#ffffff"
 WHITE = "#fffffe"  # white on pictures; it is not in THEME, so every theme keeps it
 # the types of a plot's files besides SVG, with the options that they are saved with
-FILES = {"png": {"dpi": 200}, "pdf": {"metadata": {"CreationDate": None, "Creator": None, "Producer": None}}}
+FILES: dict[str, dict[str, Any]] = {"png": {"dpi": 200}, "pdf": {"metadata": {"CreationDate": None, "Creator": None, "Producer": None}}}
 KINDS = ("svg", *FILES)
 FADED = 0.4  # opacity of an arm's last row if it has several
 THEME = {INK: "--ink", SOFT: "--soft", LINE: "--line", PAPER: "--paper"} | {colour: f"--arm-{i}" for i, colour in enumerate(COLOURS)}
-STYLE = {
+STYLE: dict[Any, Any] = {  # by the names of matplotlib's settings, which its stubs list one by one
     "svg.fonttype": "none", "svg.hashsalt": "vitssl", "pdf.fonttype": 42, "font.size": 9, "axes.titlesize": 10,
     "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
     "grid.color": LINE, "grid.linewidth": 0.6, "axes.axisbelow": True, "axes.edgecolor": SOFT, "axes.facecolor": "none",
@@ -68,8 +69,7 @@ def panels(count: int, height_in: float = 3.2, share_y: bool = False) -> tuple[F
     """Create a figure of ``count`` panels, at most four side by side, and return it with their axes."""
     across = count if count <= 4 else min((4, 3), key=lambda n: -count % n)  # the one with the fewest gaps in the last row
     down = -(-count // across)
-    figure = Figure(figsize=(WIDTHS_IN[across], height_in * down), layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.09, h_pad=0.07)
+    figure = Figure(figsize=(WIDTHS_IN[across], height_in * down), layout=ConstrainedLayoutEngine(w_pad=0.09, h_pad=0.07))
     axes = figure.subplots(down, across, squeeze=False, sharey=share_y).reshape(-1)
     for spare in axes[count:]:
         spare.remove()
@@ -83,7 +83,8 @@ def add_legend(figure: Figure, grid: Grid, rows: list[Row], line: str = "") -> N
 
 def name_below(figure: Figure, looks: dict[str, dict[str, Any]], line: str) -> None:
     """Add a legend of ``looks`` ({label: line properties}) below a figure, whose panels keep their height."""
-    handles = [Line2D([], [], label=label, **{"linestyle": line, "markersize": 6} | properties) for label, properties in looks.items()]
+    usual: dict[str, Any] = {"linestyle": line, "markersize": 6}
+    handles = [Line2D([], [], label=label, **usual | properties) for label, properties in looks.items()]
     across = max(1, min(len(looks), int(figure.get_figwidth() * 13 / (max(map(len, looks)) + 6))))  # 13 letters an inch
     figure.set_figheight(figure.get_figheight() + LINE_IN * -(-len(looks) // across))
     figure.legend(handles=handles, loc="outside lower left", ncols=across, fontsize=8, handlelength=3)

@@ -25,12 +25,12 @@ def recommendation(grid: Grid, column: Any) -> str:
     images would choose the hyper-parameters.
     """
     ranked = grid.ranking(column)
-    costs = {row: macs(row.finished(column)) for row in ranked}
+    costs = {row: cost for row in ranked if (cost := macs(row.finished(column))) is not None}
     seeds = min((len(grid.ranking_scores(row, column)) for row in ranked), default=0)
     if seeds < MIN_SEEDS:
         return ""
     near = near_best(grid, column)
-    best, cheapest = near[0], min(near, key=lambda row: costs[row])
+    best, cheapest = near[0], min(near, key=costs.__getitem__)
     if costs[cheapest] * UNEQUAL < costs[best]:
         if grid.settings_of(cheapest, column):
             return ""
@@ -84,8 +84,10 @@ def next_steps(grid: Grid) -> str:
 
 def _needed(grid: Grid, column: Any) -> str:
     """Return a sentence on how many seeds would tell the best mean from the arm that could be taken instead; empty if no arm could."""
-    first, other, gap = _decisive(grid, column)
-    if gap is None or gap.half() is None or not gap.mean:
+    if (decisive := _decisive(grid, column)) is None:
+        return ""
+    first, other, gap = decisive
+    if gap.half() is None or not gap.mean:
         return ""
     needed, arms = gap.seeds_needed(), f"{grid.label(first)} and {grid.label(other)}"
     if needed is None and gap.overlap:  # what folds share stays in the error
@@ -96,16 +98,16 @@ def _needed(grid: Grid, column: Any) -> str:
     return grid.prefixed_text(column, f"If means and spreads stay as they are, {consequence}.")
 
 
-def _decisive(grid: Grid, column: Any) -> tuple[Row, Row, Difference] | tuple[None, None, None]:
+def _decisive(grid: Grid, column: Any) -> tuple[Row, Row, Difference] | None:
     """Return the row of the best mean, the cheapest row that may be as good, and their difference.
 
-    If no row may be as good, it is the cheapest undecided one; three times None if there is none either.
+    If no row may be as good, it is the cheapest undecided one; None if there is none either.
     """
-    first, *others = near_best(grid, column) or [None]
-    others = others or undecided(grid, column)
-    if first is None or not others:
-        return None, None, None
-    other = min(others, key=lambda row: macs(row.finished(column)) or inf)
+    near = near_best(grid, column)
+    others = near[1:] or undecided(grid, column)
+    if not near or not others:
+        return None
+    first, other = near[0], min(others, key=lambda row: macs(row.finished(column)) or inf)
     gap = grid.gap(first, other, column)
     assert gap is not None  # both have scores
     return first, other, gap
@@ -116,9 +118,9 @@ def _wanted(grid: Grid, column: Any) -> int:
     if not grid.ranking(column):
         open_yet = not grid.unranked_reason(column) and sum(bool(grid.scores(row, column)) for row in grid.rows) > 1
         return ENOUGH_SEEDS if open_yet else 0
-    *_, gap = _decisive(grid, column)
-    if gap is None:
+    if (decisive := _decisive(grid, column)) is None:
         return 0
+    *_, gap = decisive
     needed = ENOUGH_SEEDS if gap.seeds < MIN_SEEDS else max(ENOUGH_SEEDS, gap.seeds_needed() or inf)
     return int(needed) if needed <= MANY else 0
 

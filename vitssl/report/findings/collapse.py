@@ -20,7 +20,8 @@ def sentence(grid: Grid) -> str:
         for i, (stage, _) in enumerate(done[0].stages[:-1]):
             found = [pair for cell in done for pair in _found(cell.stages[i][1])]
             for name in dict.fromkeys(name for name, _, _ in found):
-                top1, chance = (mean(pair[k] for pair in found if pair[0] == name) for k in (1, 2))
+                scores = [(top1, chance) for other, top1, chance in found if other == name]
+                top1, chance = mean(top1 for top1, _ in scores), mean(chance for _, chance in scores)
                 if top1 - chance < min(chance, HARDLY * (100 - chance)):
                     poor.append(f"{grid.model_name(row, column)} ({stage}: {name} {top1:.2f} %, chance {chance:.2f} %)")
     advice = "Such a pretraining may have collapsed: look at its loss and learning rate before you compare it."

@@ -42,7 +42,9 @@ def sentence(grid: Grid) -> str:
 def _at_chance(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
     """Return a model's mean and that of chance; empty if the mean is significantly above it, as far as seeds and test images tell."""
     chance = _chance(grid, done)
-    gap = None if chance is None else grid.above(row, column, chance)
+    if chance is None:
+        return ""
+    gap = grid.above(row, column, chance)
     if gap is None or (gap.mean > 0 and (gap.low is None or gap.low > 0)):
         return ""
     return f"{chance + gap.mean:.2f} %, chance {chance:.2f} %"
@@ -73,9 +75,10 @@ def _unlearned(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
     runs = [cell.last for cell in done if cell.last.job.get("data", {}).get("classes")]
     logged = [[event["terms"][CLASSIFY] for event in run.events_of("train") if CLASSIFY in event["terms"]] for run in runs]
     ends = [losses[-1] for losses in logged if losses]
-    if not ends or any(run.run.backbone.frozen for run in runs):
+    classify = runs[0].config.objectives.classify if ends else None
+    if classify is None or any(run.config.backbone.frozen for run in runs):
         return ""
-    heads = 1 + len(runs[0].run.objectives.classify.extra_heads)
+    heads = 1 + len(classify.extra_heads)
     chance = heads * log(runs[0].job["data"]["classes"])
     return f"{mean(ends):.2f}, chance {chance:.2f}" if mean(ends) >= UNLEARNED * chance else ""
 

@@ -90,7 +90,7 @@ def _missing(grid: Grid) -> str:
 
 def _unselected(grid: Grid) -> str:
     """Return a sentence on why no value of a hyper-parameter is named the best; empty if no axis sets one."""
-    axes = grid.unselected_axes or [grid.axis] * grid.has_unselected_columns
+    axes = grid.unselected_axes or ([grid.axis] if grid.axis is not None and grid.has_unselected_columns else [])
     if not axes:
         return ""
     how = "to choose on held-out images, set `select` in the sweep and data.val_fraction"
@@ -105,7 +105,7 @@ def _one_draw(grid: Grid) -> str:
     With folds, it says how these were made and tested.
     """
     if grid.folds:
-        tested = {cell.last.run.seed % grid.folds for cell in grid.done}
+        tested = {cell.last.config.seed % grid.folds for cell in grid.done}
         trains = f"each seed trains on all folds but the one it is tested on ({len(tested)} of {grid.folds} tested so far)"
         grouped = all((cell.last.job.get("data") or {}).get("groups") for cell in grid.done)
         how = " by groups of images that belong together" * grouped

@@ -74,7 +74,7 @@ def _chain(cell: Cell, folder: Path) -> list[tuple[str, RunFolder]]:
 def _network(run: RunFolder, classifier: bool) -> str:
     kind = "A classifier" if classifier else "A backbone without a classifier"
     cost = run.cost
-    size = f"{kind}: {run.run.backbone.network} for images of {run.run.data.image_size} px"
+    size = f"{kind}: {run.config.backbone.network} for images of {run.config.data.image_size} px"
     if cost:
         size += (
             f", {quantity(cost['params_inference'] / 1e6, 'M')} parameters and {quantity(cost['macs_inference'] / 1e9, 'GMACs')} an image"
@@ -99,6 +99,8 @@ def _data(stages: list[tuple[str, RunFolder]]) -> list[str]:
 def _recipe(name: str, run: RunFolder) -> str:
     if "imported" in run.job:
         return f"- {name}: none; the weights are as they were imported"
+    if run.run is None:  # of an earlier stage, whose folder may be gone or have a damaged record
+        return f"- {name}: not recorded"
     optim, loop, objectives = run.run.optim, run.run.loop, active(run.run.objectives)
     goals = " + ".join(f"{objective.weight:g} {key}" if len(objectives) > 1 else key for key, objective in objectives.items())
     rate = f"learning rate {scaled_lr(optim, optim.lr):.3g} after a warm-up of {counted(loop.warmup_epochs, 'epoch')}, {optim.schedule}"
@@ -123,8 +125,8 @@ def _results(run: RunFolder, sweep: Sweep | None, cell: Cell | None, checkpoint:
     recorded, when = TEST_RESULTS.get((checkpoint, weights), ("", ""))
     if test := run.done.get(recorded):
         compared = metric_parts(sweep.facts["metric"])[1] if sweep else "top1"
-        metric, shown = metric_of(compared), compared != "top1" and compared in test
-        others = f", {metric.name} {test[compared]:.2f} {metric.unit}".rstrip() if shown else ""
+        metric, has_other = metric_of(compared), compared != "top1" and compared in test
+        others = f", {metric.name} {test[compared]:.2f} {metric.unit}".rstrip() if has_other else ""
         lines.append(f"- this model, {when}: top-1 {test['top1']:.2f} % of {test.get('count', 0):,} test images{others}")
     evaluated_weights = {(LAST, weights): weights, (BEST, "model"): "best"}.get((checkpoint, weights))
     for name, entry in run.evals.items():
@@ -136,12 +138,12 @@ def _results(run: RunFolder, sweep: Sweep | None, cell: Cell | None, checkpoint:
     if not lines and (checkpoint, weights) != (LAST, "model"):
         lines.append(f"- this model ({checkpoint}, weights {weights}): not evaluated")
     if sweep and cell and cell.last is run:
-        metric = sweep.facts["metric"]
+        reading = sweep.facts["metric"]
         same_recipe = [c for c in sweep.cells if c.arm == cell.arm and without(c.axes, SEED) == without(cell.axes, SEED)]
-        scores = [score for c in same_recipe if (score := c.result(*metric_parts(metric))) is not None]
+        scores = [score for c in same_recipe if (score := c.result(*metric_parts(reading))) is not None]
         if len(scores) > 1:
-            shown = f"{measured_by(metric).title} {plus_minus(scores)} (mean ± std)"
-            when = "at the epoch that held-out images choose" if metric_parts(metric)[0] == "selected" else "after the last epoch"
+            shown = f"{measured_by(reading).title} {plus_minus(scores)} (mean ± std)"
+            when = "at the epoch that held-out images choose" if metric_parts(reading)[0] == "selected" else "after the last epoch"
             lines.append(f"- over {len(scores)} seeds of the same recipe, {when}: {shown}")
     return lines or ["Not evaluated."]
 
@@ -166,9 +168,9 @@ def _cost(stages: list[tuple[str, RunFolder]], sweep: Sweep | None) -> list[str]
 
 
 def _usage(run: RunFolder, classifier: bool) -> str:
-    px = run.run.data.image_size
+    px = run.config.data.image_size
     gives = "logits (B, K), whose classes are label_names of config.json" if classifier else "features"
-    first = shrunk(run.run.data.cache_px)
+    first = shrunk(run.config.data.cache_px)
     code = [
         "import timm, torch", "model = timm.create_model('local-dir:FOLDER', pretrained=True).eval()  # that of this card",
         "data = timm.data.resolve_model_data_config(model)",

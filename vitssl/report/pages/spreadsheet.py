@@ -40,7 +40,8 @@ def pairs(grid: Grid) -> str:
     """
     rows_by_cost: dict[object, list[Row]] = {}
     for row in grid.rows:
-        rows_by_cost.setdefault(row.values.get(grid.cost_axis), []).append(row)
+        cost = None if grid.cost_axis is None else row.values.get(grid.cost_axis)
+        rows_by_cost.setdefault(cost, []).append(row)
     families = [
         [(one, other, column, column) for one, other in combinations(rows, 2)] for rows in rows_by_cost.values() for column in grid.columns
     ]

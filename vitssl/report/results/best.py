@@ -42,7 +42,7 @@ def chosen_metric(grid: Grid) -> str:
 
 def chosen_by(grid: Grid) -> str:
     """Return the metric by which held-out images chose the epochs, to be put behind a word (`` by macro F1``); empty for top-1."""
-    names = [metric_of(key).name for key in sorted({cell.last.run.data.val_metric for cell in _choosing(grid)})]
+    names = [metric_of(key).name for key in sorted({cell.last.config.data.val_metric for cell in _choosing(grid)})]
     return "" if names in ([], ["top-1"]) else f" by {listed(names)}"
 
 
@@ -151,8 +151,8 @@ def _sure(grid: Grid, ranked: list[Row], column: Any) -> str:
     of_best = [p for row in ranked[1:] if (p := p_values.get(frozenset((ranked[0], row)))) is not None]
     if len(p_values) < 2 or not of_best:
         return ""
-    p = f"{max(of_best):.2g}" if max(of_best) >= SHOWN_P else f"below {SHOWN_P}"
-    return f"; p {p} after Holm's correction for {len(p_values)} comparisons"
+    shown = f"{max(of_best):.2g}" if max(of_best) >= SHOWN_P else f"below {SHOWN_P}"
+    return f"; p {shown} after Holm's correction for {len(p_values)} comparisons"
 
 
 def _unranked(grid: Grid, column: Any) -> str:
@@ -170,8 +170,9 @@ def _winners(grid: Grid) -> str:
     open_in: list[str] = []
     for column in grid.columns:
         if ranked := grid.ranking(column):
-            leads.setdefault(grid.label(ranked[0]), []).append(grid.name(column))
-            if _open(grid, *ranked[:2], column) or not settled(grid, column, *ranked[:2]):
+            first, second, *_ = ranked
+            leads.setdefault(grid.label(first), []).append(grid.name(column))
+            if _open(grid, first, second, column) or not settled(grid, column, first, second):
                 open_in.append(grid.name(column))
     if not leads:
         return ""

@@ -79,6 +79,13 @@ class RunFolder:
         """The fields of the Run by their dotted names, with every default explicit, for comparisons; empty if there is no Run."""
         return dotted(asdict(self.run)) if self.run else {}
 
+    @property
+    def config(self) -> Run:
+        """The Run of a run that has begun: `read_folder` refuses its folder if it has none."""
+        if self.run is None:
+            raise ValueError(f"{self.path} has no run.yaml that can be read")
+        return self.run
+
     def metrics(self, evaluator: str) -> dict[str, float]:
         """Return the final metrics of a built-in evaluator (test, val, test_ema, ...) or a configured one; empty if there are none."""
         if built_in := self.done.get(evaluator) if evaluator in EVALUATED else None:

@@ -107,7 +107,7 @@ def cores_left(runs: Iterable[RunFolder]) -> float | None:
     """
     left_s = wanted_s = 0.0
     for run in runs:
-        threads = run.run.loop.threads * max(1, run.job.get("gpus_per_node", 1))  # over all processes of a node
+        threads = run.config.loop.threads * max(1, run.job.get("gpus_per_node", 1))  # over all processes of a node
         # over all attempts: one that stopped at once says little
         for r in (r for r in run.emissions if not r["gpus"]):
             left_s += r["cores"] * r["duration_s"] - r["other_cpu_time_s"]
@@ -131,7 +131,7 @@ def images_per_s(grid: Grid, cell: Cell) -> tuple[float, float | None]:
 def _network(run: RunFolder) -> tuple[Any, ...]:
     """Return what equal networks on equal devices have in common, as a key."""
     names = ("params_inference", "macs_inference", "activations_inference", "precision", "inference_device", "inference_batch_size")
-    run_fields = (run.run.loop.threads, run.run.loop.compile, run.run.backbone.fused_attention)
+    run_fields = (run.config.loop.threads, run.config.loop.compile, run.config.backbone.fused_attention)
     return (*(run.cost.get(name) for name in names), *run_fields, *(event.get("device") for event in run.events_of("start")[-1:]))
 
 

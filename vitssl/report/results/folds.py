@@ -10,8 +10,9 @@ from vitssl.report.results.collect import Cell
 
 def folds_of(cells: Iterable[Cell]) -> int | None:
     """Return the smallest number of folds of runs that are all tested on a fold; None if a run is not."""
-    counts = {cell.last.run.data.folds for cell in cells}
-    return None if None in counts else min(counts, default=None)
+    counts = {cell.last.config.data.folds for cell in cells}
+    tested = [count for count in counts if count is not None]
+    return min(tested, default=None) if len(tested) == len(counts) else None
 
 
 def overlap_of(cells: Iterable[Cell]) -> float:
@@ -24,5 +25,5 @@ def overlap_of(cells: Iterable[Cell]) -> float:
 
 def of_folds(evaluator: str, cells: Iterable[Cell]) -> bool:
     """Whether an evaluator looks at the run's own test images, rather than at those of other shards or another split."""
-    configs = [evals_of(cell.last.run).get(evaluator) for cell in cells]
+    configs = [evals_of(cell.last.config).get(evaluator) for cell in cells]
     return all(config is None or (config.shards is None and config.split == "test") for config in configs)

@@ -233,17 +233,19 @@ class Grid(Layout):
         """
         reading = reading or self.metric
         places = ((one, column), (other, column if other_column is None else other_column))
-        scores = [self.scores(*place, *reading) for place in places]
+        scores, other_scores = (self.scores(*place, *reading) for place in places)
         cells = [cell for row, its_column in places for cell in row.finished(its_column)]
-        gap, common = difference(*scores, overlap_of(cells)), scores[0].keys() & scores[1].keys()
-        files = [self._predictions(*place, common, reading) for place in places]
-        return gap if files[0] == files[1] else _with_image_errors(gap, cells, files, reading)  # two rows may be the same runs
+        gap, common = difference(scores, other_scores, overlap_of(cells)), scores.keys() & other_scores.keys()
+        files, other_files = (self._predictions(*place, common, reading) for place in places)
+        if files == other_files:  # two rows may be the same runs
+            return gap
+        return _with_image_errors(gap, cells, files, other_files, reading)
 
     def above(self, row: Row, column: Any, level: float) -> Difference | None:
         """Return the difference between a row's metric and the number ``level``; None if the row has no score."""
         scores, cells = self.scores(row, column), row.finished(column)
         gap = difference(scores, dict.fromkeys(scores, level), overlap_of(cells))
-        return _with_image_errors(gap, cells, [self._predictions(row, column, {*scores}, self.metric), None], self.metric)
+        return _with_image_errors(gap, cells, self._predictions(row, column, {*scores}, self.metric), None, self.metric)
 
     def _predictions(self, row: Row, column: Any, seeds: set[Any], reading: Reading) -> list[Path]:
         """Return the prediction files of the cells of ``seeds`` that have the metric, or of all such cells if ``seeds`` is empty."""
@@ -252,11 +254,13 @@ class Grid(Layout):
         return [predictions_of(cell.last.path, evaluator) for cell in done if not seeds or cell.axes.get(SEED) in seeds]
 
 
-def _with_image_errors(gap: Difference | None, cells: list[Cell], files: list[list[Path] | None], reading: Reading) -> Difference | None:
+def _with_image_errors(
+    gap: Difference | None, cells: list[Cell], files: list[Path], other_files: list[Path] | None, reading: Reading
+) -> Difference | None:
     """Return ``gap`` with the error over the test images, if predictions tell it; an interval over folds covers it already."""
     if gap is None or (gap.overlap and of_folds(reading[0], cells)):
         return gap
-    image_errors = estimate_image_errors(*files, reading[1])
+    image_errors = estimate_image_errors(files, other_files, reading[1])
     return gap if image_errors is None else gap.with_image_errors(image_errors)
 
 

@@ -51,8 +51,8 @@ def _file(path: Path) -> File | None:
 @cache
 def _estimate_image_errors(arms: tuple[tuple[File, ...], ...], metric: str) -> ImageErrors | None:
     """Compute `estimate_image_errors` once for every pair of arms, since several sentences and tables ask for it."""
-    by_arm = [_parts(files, metric) for files in arms]
-    if any(arm is None for arm in by_arm):
+    by_arm = [parts for files in arms if (parts := _parts(files, metric)) is not None]
+    if len(by_arm) < len(arms):
         return None
     (labels_N, first_SN), N = by_arm[0], len(by_arm[0][0])
     if N < 2 or not all(np.array_equal(labels_N, other_labels_N) for other_labels_N, _ in by_arm):

@@ -38,8 +38,12 @@ class Selection:
 
     def means(self, evaluator: str) -> dict[tuple[Any, ...], float]:
         """Return the metric's mean over seeds of every point that counts, by the evaluator ``tested`` or ``held_out``."""
-        scores = {point: [cell.result(evaluator, self.metric) for cell in cells] for point, cells in self.points.items()}
-        return {point: mean(values) for point, values in scores.items() if None not in values}
+        means: dict[tuple[Any, ...], float] = {}
+        for point, cells in self.points.items():
+            values = [value for cell in cells if (value := cell.result(evaluator, self.metric)) is not None]
+            if len(values) == len(cells):
+                means[point] = mean(values)
+        return means
 
     @property
     def missing(self) -> int:

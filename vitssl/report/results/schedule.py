@@ -26,7 +26,7 @@ CLASSIFY = "classify"
 
 def training_macs(cell: Cell) -> float:
     """Return the exact multiply-adds of all training steps of a finished model: all stages, forward and backward."""
-    return sum(run.cost["macs_train_step"] * run.done["step"] * run.run.optim.batch_size for _, run in cell.stages)
+    return sum(run.cost["macs_train_step"] * run.done["step"] * run.config.optim.batch_size for _, run in cell.stages)
 
 
 def plan(row: Row, column: Any) -> Plan | None:
@@ -97,8 +97,8 @@ def _learned(row: Row, column: Any) -> tuple[int, int] | None:
     runs = [run for _, run in cells[0].stages] if (cells := row.candidates(column)) else []
     if not runs or not all(run.run and "data" in run.job for run in runs):
         return None
-    labelled = max((run.job["data"]["labelled_images"] for run in runs if run.run.objectives.classify is not None), default=0)
-    if not labelled or len({(run.job["data"]["sha256"], str(run.run.data.images)) for run in runs}) > 1:
+    labelled = max((run.job["data"]["labelled_images"] for run in runs if run.config.objectives.classify is not None), default=0)
+    if not labelled or len({(run.job["data"]["sha256"], str(run.config.data.images)) for run in runs}) > 1:
         return None
     return labelled, max(0, max(run.job["data"]["train_images"] for run in runs) - labelled)
 
@@ -128,13 +128,13 @@ def label_views(row: Row, column: Any) -> float | None:
     None if a run's folder does not say it, or if nothing classifies.
     """
     runs = [run for _, run in cells[0].stages if run.run and run.run.objectives.classify] if (cells := row.candidates(column)) else []
-    plans = [planned(run) for run in runs]
-    if not runs or not all(plans) or not all(run.job["data"]["labelled_images"] for run in runs):
+    plans = [stage for run in runs if (stage := planned(run)) is not None]
+    if not runs or len(plans) < len(runs) or not all(run.job["data"]["labelled_images"] for run in runs):
         return None
     times = 0.0
-    for run, stage in zip(runs, plans, strict=True):
-        facts, seen = run.job["data"], stage[1]
-        part = max(facts["labelled_images"] / facts["train_images"], (labelled_rows(run.run) or 0) / run.run.optim.batch_size)
+    for run, (_, seen) in zip(runs, plans, strict=True):
+        facts = run.job["data"]
+        part = max(facts["labelled_images"] / facts["train_images"], (labelled_rows(run.config) or 0) / run.config.optim.batch_size)
         times += seen * part / facts["labelled_images"]
     return times
 

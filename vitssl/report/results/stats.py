@@ -146,9 +146,12 @@ class Difference:
         """The two-sided p-value: one minus the level at which an end of the interval is 0; None if there is no interval."""
         if self.half() is None:
             return None
-        if self.half(1 - LEAST_P) < abs(self.mean):
-            return LEAST_P
-        return float(brentq(lambda p: (self.half(1 - p) or 0.0) - abs(self.mean), LEAST_P, 1.0))
+
+        def beyond(p: float) -> float:
+            """Return by how much the interval at the level 1 - p reaches beyond 0; without an interval, it is a point."""
+            return (self.half(1 - p) or 0.0) - abs(self.mean)
+
+        return LEAST_P if beyond(LEAST_P) < 0 else float(brentq(beyond, LEAST_P, 1.0))
 
     def seeds_needed(self) -> int | None:
         """Return the fewest seeds that would tell the two arms apart if mean and spread stayed as they are.
@@ -181,7 +184,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def std(values: list[float]) -> float | None:
+def std(values: Sequence[float]) -> float | None:
     """Return the sample standard deviation (n - 1); None for fewer than two values, NaN if a value is not finite."""
     if len(values) < 2:
         return None

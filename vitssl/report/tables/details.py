@@ -57,7 +57,7 @@ def _near_duplicates(grid: Grid) -> dict[str, float]:
     labels: dict[tuple[str, int, str, int], set[int]] = {}  # how many labels the runs use
     subsets = set()  # of these, where that is not every label of the split
     for run in (run for by_column in stages(grid).values() for run in by_column.values() if "data" in run.job):
-        facts, chosen = run.job["data"], run.run.data
+        facts, chosen = run.job["data"], run.config.data
         for kind in kinds:
             if count := facts.get(kind):
                 key = (facts["name"], facts["test_images"], kind, count)
@@ -95,7 +95,7 @@ def _data_facts(run: RunFolder) -> tuple[str, ...]:
     train, labelled, val = facts["train_images"], facts["labelled_images"], facts["val_images"]
     return (
         facts["name"], str(facts["classes"]), f"{train:,}", f"{labelled:,}", f"{val:,}" if val else DASH,
-        f"{facts['test_images']:,}", low if low == high else f"{low} to {high}", str(run.run.data.image_size), facts["sha256"][:12],
+        f"{facts['test_images']:,}", low if low == high else f"{low} to {high}", str(run.config.data.image_size), facts["sha256"][:12],
     )  # fmt: skip
 
 

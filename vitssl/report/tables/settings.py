@@ -107,7 +107,7 @@ def _part(name: str, fields: Any) -> str:
 
 def _batch(run: RunFolder) -> str:
     """Return the images per optimiser step, and how they were spread over processes and slices."""
-    size, starts = run.run.optim.batch_size, run.events_of("start")
+    size, starts = run.config.optim.batch_size, run.events_of("start")
     if not starts:
         return f"{size}"
     ranks, slices = starts[-1]["world_size"], starts[-1].get("accumulate", 1)
@@ -116,7 +116,7 @@ def _batch(run: RunFolder) -> str:
 
 
 def _rate(run: RunFolder) -> str:
-    optim = run.run.optim
+    optim = run.config.optim
     return f"{scaled_lr(optim, optim.lr):.3g} ({optim.lr:g}, {optim.lr_rule})"
 
 
