@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,8 @@ class Model(nn.Module):
     def __init__(self, backbone: Backbone, objectives: dict[str, Objective], frozen: bool = False):
         super().__init__()
         self.backbone = backbone
-        self.objectives = nn.ModuleDict(objectives)
+        # torch's ModuleDict does not say what kind of modules it holds
+        self.objectives: Mapping[str, Objective] = nn.ModuleDict(objectives)  # type: ignore[assignment]
         self.out_indices = tuple(sorted({index for objective in objectives.values() for index in objective.out_indices}))
         self.has_full_pass = any(objective.has_full_pass for objective in objectives.values())
         self.frozen = frozen
@@ -50,8 +51,7 @@ class Model(nn.Module):
             terms |= losses
             weighted |= {name: objective.weight(name, progress) * loss for name, loss in losses.items()}
         total = torch.stack(list(weighted.values())).sum()
-        detached = ({k: v.detach() for k, v in d.items()} for d in (terms, weighted))
-        return (total, *detached)
+        return total, {k: v.detach() for k, v in terms.items()}, {k: v.detach() for k, v in weighted.items()}
 
     def start(self, class_counts_K: Tensor) -> None:
         """Prepare the objectives, before the first step and before DDP wraps the model.

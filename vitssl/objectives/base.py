@@ -21,7 +21,7 @@ class Objective(nn.Module):
     host.
     """
 
-    cfg: config.ObjectiveConfig
+    cfg: config.ObjectiveConfig  # a subclass says its own kind: ``cfg: NameConfig``
     out_indices: tuple[int, ...] = ()  # the backbone's intermediate layers (`Backbone.widths`) whose features it reads
     is_loaded: bool = False  # whether its weights come from another run (`init_objectives`); set by `model.build`
     reconstructs: bool = False  # whether it restores hidden or altered parts of images

@@ -88,6 +88,9 @@ class ClassifierHead(nn.Linear):
 class Classify(Objective):
     """Classification by one or several heads on the cls token or on the mean of the (normalised) patch tokens."""
 
+    cfg: ClassifyConfig
+    weight_K: Tensor | None
+
     def __init__(self, cfg: ClassifyConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
         self.cfg = cfg

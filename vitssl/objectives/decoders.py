@@ -48,7 +48,7 @@ class PixelDecoder(nn.Sequential):
         super().__init__(*hidden, nn.ConvTranspose2d(dim, 3, patch_px, stride=patch_px))
         layers.init_linear(self, "trunc_normal")
 
-    def forward(self, features: Features) -> Tensor:  # type: ignore[override]
+    def forward(self, features: Features) -> Tensor:
         """Return the predicted images (B, 3, H, W)."""
         *hidden, to_pixels = self
         tokens_BND = features.tokens_BND
@@ -68,6 +68,8 @@ class TransformerDecoder(nn.Module):
         dim, depth, num_heads: of the decoder.
         dropped: whether the features hold only the kept tokens. Otherwise the backbone has seen the mask, and all N tokens come from it.
     """
+
+    pos_embed: Tensor
 
     def __init__(
         self,
@@ -116,11 +118,11 @@ class TransformerDecoder(nn.Module):
 
 def make_decoder(cfg: ReconstructionConfig, run: config.Run, backbone: Backbone) -> LinearDecoder | TransformerDecoder:
     """Build the decoder of ``cfg``, which maps features and their mask to predicted patches (B, N, E)."""
-    grid, values = backbone.grid(config.view_px(run.data, cfg.view)), backbone.stride**2 * 3
+    (rows, columns), values = backbone.grid(config.view_px(run.data, cfg.view)), backbone.stride**2 * 3
     if cfg.decoder == "pixel_shuffle":
         return LinearDecoder(backbone.embed_dim, values)
     decoder = TransformerDecoder(
-        backbone.embed_dim, values, grid, backbone.num_prefix_tokens,
+        backbone.embed_dim, values, (rows, columns), backbone.num_prefix_tokens,
         dim=cfg.decoder_dim, depth=cfg.decoder_depth, num_heads=cfg.decoder_heads, dropped=cfg.hide == "drop",
     )  # fmt: skip
     layers.set_fused_attention(decoder, run.backbone.fused_attention)

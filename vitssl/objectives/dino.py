@@ -17,7 +17,7 @@ from vitssl.data.loading.batch import Batch
 from vitssl.objectives.heads import Prototypes, mlp
 from vitssl.objectives.losses import self_distillation
 from vitssl.objectives.step import Step
-from vitssl.objectives.teacher import Distilled, Teacher
+from vitssl.objectives.teacher import Distilled, Teacher, rising_momentum
 
 
 class Head(nn.Module):
@@ -40,6 +40,11 @@ class Dino(Distilled):
     The teacher is the student's moving average.
     """
 
+    cfg: DinoConfig
+    center: Tensor
+    score_sum: Tensor
+    score_count: Tensor
+
     def __init__(self, cfg: DinoConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
         self.cfg, self.epochs = cfg, run.loop.horizon
@@ -61,7 +66,7 @@ class Dino(Distilled):
     @torch.no_grad()
     def _targets(self, step: Step, progress: Tensor) -> Tensor:
         """Return the teacher's probabilities (G * B, K) for the global views."""
-        backbone, head = self.teacher["backbone"], self.teacher["head"]
+        backbone, head = self.teacher.backbone, self.teacher["head"]
         images = [step.images(view) for view in (self.cfg.view, self.cfg.second)]
         scores = head(*(backbone(backbone.embed(view)).pooled(self.cfg.pool) for view in images))
         if self.training:
@@ -74,6 +79,9 @@ class Dino(Distilled):
         cfg, epochs = self.cfg, self.cfg.warmup_teacher_temperature_epochs
         share = (progress * self.epochs / epochs).clamp(max=1.0) if epochs else torch.ones_like(progress)
         return cfg.warmup_teacher_temperature + (cfg.teacher_temperature - cfg.warmup_teacher_temperature) * share
+
+    def momentum(self, progress: float) -> float:
+        return rising_momentum(self.cfg.teacher_momentum, progress)
 
     def before_step(self, progress: float) -> None:
         if progress * self.epochs + 1e-9 < self.cfg.freeze_last_layer_epochs:

@@ -127,6 +127,8 @@ class Drloc(Objective):
     It reads the same pass as `classify` on the same view, and only its patch tokens, since other tokens have no position on the grid.
     """
 
+    cfg: DrlocConfig
+
     def __init__(self, cfg: DrlocConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
         self.cfg, self.horizon_epochs = cfg, run.loop.horizon

@@ -37,6 +37,10 @@ def pixel_error(prediction_RCHW: Tensor, images_RCHW: Tensor, mask_R1HW: Tensor 
 class Gmml(Objective):
     """GMML: a light decoder restores images with corrupted blocks from the features of several transformer blocks (Eq. 1, as a mean)."""
 
+    cfg: GmmlConfig
+    shares_upto: Tensor
+    area_K2: Tensor
+
     reconstructs, has_full_pass = True, False
 
     def __init__(self, cfg: GmmlConfig, run: config.Run, backbone: Backbone, num_classes: int):

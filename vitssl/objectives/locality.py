@@ -29,6 +29,8 @@ class Locality(Objective):
     ``teacher`` names (``pretrained.load_teachers``) and are part of this run's checkpoints, so that these need no other file.
     """
 
+    cfg: LocalityConfig
+
     def __init__(self, cfg: LocalityConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
         self.cfg, self.out_indices = cfg, tuple(cfg.student_blocks(run.backbone))

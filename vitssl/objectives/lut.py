@@ -21,7 +21,7 @@ from vitssl.objectives.heads import mlp
 from vitssl.objectives.losses import Gathered, info_nce
 from vitssl.objectives.masking import TokenMask, disjoint_masks, encode_visible, random_mask, reconstruction_error, reconstruction_images
 from vitssl.objectives.step import Step
-from vitssl.objectives.teacher import Distilled, Teacher
+from vitssl.objectives.teacher import Distilled, Teacher, rising_momentum
 
 STUDENT = "lut"  # name of the view that this objective makes of all the student's views
 
@@ -39,6 +39,7 @@ class Lut(Distilled):
     The student's passes have the same number of tokens and run as one batch, and so do the teacher's. Batch norms see one view at a time.
     """
 
+    cfg: LutConfig
     has_full_pass = False
 
     def __init__(self, cfg: LutConfig, run: config.Run, backbone: Backbone, num_classes: int):
@@ -80,10 +81,13 @@ class Lut(Distilled):
     def weight(self, term: str, progress: Tensor) -> float:
         return self.cfg.weight * (self.cfg.reconstruction_weight if term == "lut_mae" else self.cfg.context_weight)
 
+    def momentum(self, progress: float) -> float:
+        return rising_momentum(self.cfg.teacher_momentum, progress)
+
     @torch.no_grad()
     def _teacher_features(self, views: list[Tensor]) -> Features:
         """Return the teacher's features of ``views``, with tokens dropped if ``target_mask_ratio`` is set."""
-        backbone, images = self.teacher["backbone"], torch.cat(views)
+        backbone, images = self.teacher.backbone, torch.cat(views)
         embedded = backbone.embed(images)
         if not self.cfg.target_mask_ratio:
             return backbone(embedded)

@@ -53,6 +53,7 @@ class Fusion(nn.Module):
 class Mae(Objective):
     """Masked image modelling, in which the encoder sees some of the patches and a decoder predicts the pixels of the hidden ones."""
 
+    cfg: MaeConfig
     reconstructs, has_full_pass = True, False
 
     def __init__(self, cfg: MaeConfig, run: config.Run, backbone: Backbone, num_classes: int):

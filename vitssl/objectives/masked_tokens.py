@@ -19,12 +19,20 @@ from vitssl.objectives.losses import Gathered, token_contrast
 from vitssl.objectives.step import Step
 
 
+def sparse_loss(logits_BJJ: Tensor) -> Tensor:
+    """Return the cross-entropy of Eq. 11, averaged over the images: each of the J tokens is to be taken for itself."""
+    places_BJ = torch.arange(logits_BJJ.shape[1], device=logits_BJJ.device).expand(len(logits_BJJ), -1)
+    return F.cross_entropy(layers.upcast(logits_BJJ).flatten(0, 1), places_BJ.flatten())
+
+
 class MaskedTokens(Objective):
     """The two regularisers of masked tokens.
 
     Sparse: a linear classifier tells which of the J masked tokens of its image each one is. Contrast: masked tokens of the same image
     attract each other and repel those of other images.
     """
+
+    cfg: MaskedTokensConfig
 
     def __init__(self, cfg: MaskedTokensConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
@@ -40,7 +48,7 @@ class MaskedTokens(Objective):
         tokens = [copy_BJD for view in self.cfg.views() for copy_BJD in self._tokens(step, view).split(B)]
         terms = {}
         if self.classifier is not None:
-            terms["masked_tokens_sparse"] = torch.stack([self._sparse(copy_BJD) for copy_BJD in tokens]).mean()
+            terms["masked_tokens_sparse"] = torch.stack([sparse_loss(self.classifier(copy_BJD)) for copy_BJD in tokens]).mean()
         if self.cfg.contrast_weight:
             terms["masked_tokens_contrast"] = torch.stack([self._contrast(copy_BJD, batch.index_B) for copy_BJD in tokens]).mean()
         return terms
@@ -51,12 +59,6 @@ class MaskedTokens(Objective):
     def _tokens(self, step: Step, view: str) -> Tensor:
         features = step.encode(view)
         return features.extra_BJD if self.cfg.normed else features.intermediates[self.out_indices[0]].extra_BJD
-
-    def _sparse(self, tokens_BJD: Tensor) -> Tensor:
-        """Return the cross-entropy of Eq. 11, averaged over the images."""
-        logits_BJJ = layers.upcast(self.classifier(tokens_BJD))
-        places_BJ = torch.arange(tokens_BJD.shape[1], device=tokens_BJD.device).expand(len(tokens_BJD), -1)
-        return F.cross_entropy(logits_BJJ.flatten(0, 1), places_BJ.flatten())
 
     def _contrast(self, tokens_BJD: Tensor, images_B: Tensor) -> Tensor:
         unit_BJD = F.normalize(layers.upcast(tokens_BJD), dim=-1)

@@ -26,6 +26,8 @@ class Simclr(Objective):
     The projection head has batch norms after the hidden layers, and with ``last_batch_norm`` also after the last layer.
     """
 
+    cfg: SimclrConfig
+
     def __init__(self, cfg: SimclrConfig, run: config.Run, backbone: Backbone, num_classes: int):
         super().__init__()
         self.cfg = cfg

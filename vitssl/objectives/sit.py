@@ -40,6 +40,7 @@ class Sit(Objective):
         log_weights: the parameter s of each term if uncertainty is learned, otherwise None.
     """
 
+    cfg: SitConfig
     reconstructs, has_full_pass = True, False
 
     def __init__(self, cfg: SitConfig, run: config.Run, backbone: Backbone, num_classes: int):

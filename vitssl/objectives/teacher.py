@@ -30,6 +30,8 @@ class Teacher(nn.ModuleDict):
         students: the student's modules by name.
     """
 
+    backbone: Backbone  # the copy under this name, which every objective's teacher has
+
     def __init__(self, batch_statistics: Collection[str] = (), average_buffers: bool = False, **students: nn.Module):
         self._batch_statistics, self._average_buffers = frozenset(batch_statistics), average_buffers
         super().__init__({name: copy.deepcopy(student) for name, student in students.items()})
@@ -65,8 +67,8 @@ class Distilled(Objective):
     teacher: Teacher
 
     def momentum(self, progress: float) -> float:
-        """Return the teacher's momentum after a step."""
-        return rising_momentum(self.cfg.teacher_momentum, progress)
+        """Return the teacher's momentum after a step, such as `rising_momentum`."""
+        raise NotImplementedError
 
     def start(self, backbone: Backbone, class_counts_K: Tensor) -> None:
         if not self.is_loaded:  # a loaded objective has its teacher already
