@@ -8,7 +8,7 @@ launcher need no change.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -42,8 +42,8 @@ class Features:
     def split(cls, sequence_BTD: Tensor, num_prefix_tokens: int, num_extra_tokens: int, grid: tuple[int, ...], **more: Any) -> Features:
         """Split a sequence into prefix, patch and extra tokens; ``more`` sets the remaining fields."""
         T = sequence_BTD.shape[1]
-        parts = sequence_BTD.tensor_split([num_prefix_tokens, T - num_extra_tokens], dim=1)
-        return cls(*parts, grid, **more)
+        prefix_BPD, tokens_BND, extra_BJD = sequence_BTD.tensor_split([num_prefix_tokens, T - num_extra_tokens], dim=1)
+        return cls(prefix_BPD, tokens_BND, extra_BJD, grid, **more)
 
     @classmethod
     def of_map(cls, map_BDHW: Tensor, **more: Any) -> Features:
@@ -243,11 +243,12 @@ class IsotropicTransformer(Backbone):
     """
 
     num_prefix_tokens = 1
-    blocks: nn.Module
+    blocks: nn.ModuleList
 
     def __init__(self) -> None:
         super().__init__()
-        self.inserted = nn.ModuleDict()
+        # torch's ModuleDict does not say what kind of modules it holds
+        self.inserted: MutableMapping[str, Part] = nn.ModuleDict()  # type: ignore[assignment]
 
     def insert(self, part: Part, before: int) -> None:
         """Let ``part`` change the tokens before block ``before``, counted from 0."""

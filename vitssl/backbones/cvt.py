@@ -244,7 +244,8 @@ class CvT(Backbone):
     ) -> Features:
         """Run the stages and the final norm. Intermediate features before the last stage are full maps, zero at hidden positions."""
         assert mask_BN is None, "config lets no objective put a mask token here"
-        map_BCHW, grid = embedded
+        map_BCHW, (rows, columns) = embedded
+        grid = (rows, columns)
         if keep_BM is not None:
             pixels = fine_positions(keep_BM, grid, self.stride)
             map_BCHW = pixels.scatter(pixels.gather(map_BCHW))

@@ -71,7 +71,7 @@ def set_fused_attention(module: nn.Module, fused: bool) -> None:
     """Switch fused attention on or off in all of ``module``. Fused is fast; unfused can be counted, hooked and differentiated twice."""
     for part in module.modules():
         if hasattr(part, "fused_attn"):
-            part.fused_attn = fused
+            part.fused_attn = fused  # type: ignore[assignment]  # torch's stub allows tensors and modules alone
 
 
 def drop_path_rates(last: float, depth: int) -> list[float]:
@@ -92,9 +92,14 @@ def make_blocks(
 ) -> nn.ModuleList:
     """Make timm's pre-norm transformer blocks. Drop-path grows linearly to ``drop_path``, and LayerScale starts at ``layer_scale``."""
     norm = partial(nn.LayerNorm, eps=norm_eps)
-    options = {"qkv_bias": qkv_bias, "norm_layer": norm, "attn_layer": attention, "init_values": layer_scale}
-    make = partial(Block, dim, num_heads, mlp_ratio, **options)
-    return nn.ModuleList(make(drop_path=rate) for rate in drop_path_rates(drop_path, depth))
+    blocks = [
+        Block(
+            dim, num_heads, mlp_ratio, qkv_bias, drop_path=rate, attn_layer=attention, init_values=layer_scale,
+            norm_layer=norm,  # type: ignore[arg-type]  # timm says a class, and calls whatever it gets
+        )
+        for rate in drop_path_rates(drop_path, depth)
+    ]  # fmt: skip
+    return nn.ModuleList(blocks)
 
 
 def init_linear(module: nn.Module, init: str) -> None:
@@ -116,4 +121,5 @@ def init_patch_projection(projection: nn.Conv2d | nn.Linear, init: str) -> None:
     else:
         fan_in = projection.weight[0].numel()
         trunc_normal_(projection.weight, std=math.sqrt(1 / fan_in) / 0.87962566103423978)
-        nn.init.zeros_(projection.bias)
+        if projection.bias is not None:
+            nn.init.zeros_(projection.bias)

@@ -85,6 +85,7 @@ class _GlobalBatchNorm(nn.modules.batchnorm._BatchNorm):
     def _update(self, mean_C: Tensor, unbiased_var_C: Tensor) -> None:
         """Move the running statistics towards the given ones, as torch does."""
         assert self.momentum is not None, "an equal average over all steps is not supported"
+        assert self.num_batches_tracked is not None and self.running_mean is not None and self.running_var is not None
         with torch.no_grad():
             self.num_batches_tracked += 1
             self.running_mean.lerp_(mean_C, self.momentum)
@@ -121,7 +122,7 @@ def replace_batch_norms(module: nn.Module) -> None:
     """Replace torch's and timm's batch norms inside ``module`` by those of this file, keeping weights and names."""
     for part in list(module.modules()):
         for name, child in part.named_children():
-            if (norm_class := OURS.get(type(child))) is not None:
+            if isinstance(child, nn.modules.batchnorm._BatchNorm) and (norm_class := OURS.get(type(child))) is not None:
                 setattr(part, name, _like(child, norm_class))
 
 

@@ -35,14 +35,11 @@ class ResNet(ConvNet):
         rates = iter(layers.drop_path_rates(cfg.drop_path, self.num_layers))
         for i, (in_dim, dim, depth) in enumerate(zip((size.embed_dim, *self.widths), inner, size.depths, strict=False)):
             self.add_module(f"layer{i + 1}", _stage(in_dim, dim, 1 if i == 0 else 2, [next(rates) for _ in range(depth)]))
+        self.stages = [self.get_submodule(f"layer{i + 1}") for i in range(len(size.depths))]  # a list registers nothing a second time
         self._init_convolutions()
         for part in self.modules():
             if isinstance(part, Bottleneck):
                 part.zero_init_last()  # as in timm, so that every block starts as the identity (Goyal et al. 2017)
-
-    @property
-    def stages(self) -> list[nn.Module]:
-        return [self.get_submodule(f"layer{i + 1}") for i in range(len(self.depths))]
 
     def stem(self, images_BCHW: Tensor) -> Tensor:
         """Return the map after the stem, (B, embed_dim, H / 4, W / 4)."""

@@ -5,6 +5,8 @@ Shapes: E values in the patches of a token.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from timm.models.vision_transformer import Attention
@@ -46,7 +48,7 @@ class LocalAttention(Attention):
     ``scale`` holds the inverse temperatures, as in the authors' code. They start at timm's constant, head_dim ** -0.5.
     """
 
-    def __init__(self, dim: int, num_heads: int, **options: object):
+    def __init__(self, dim: int, num_heads: int, **options: Any):
         super().__init__(dim, num_heads, **options)
         self.scale = nn.Parameter(torch.full((num_heads,), self.head_dim**-0.5))
 

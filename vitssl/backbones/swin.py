@@ -29,10 +29,13 @@ def build(cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozens
 class WindowAttention(timm_swin.WindowAttention):
     """timm's window attention, with optional relative positions, which takes maps smaller than a window without padding them."""
 
+    relative_position_index: Tensor
+
     def __init__(self, dim: int, num_heads: int, window: tuple[int, int], qkv_bias: bool, relative_positions: bool):
         super().__init__(dim, num_heads, window_size=window, qkv_bias=qkv_bias)
+        self.relative_positions = relative_positions
         if not relative_positions:
-            self.relative_position_bias_table = None
+            self.register_parameter("relative_position_bias_table", None)
 
     def forward(self, tokens_BwND: Tensor, mask: Tensor | None = None, grid: tuple[int, int] | None = None) -> Tensor:
         """Apply attention within windows.
@@ -60,7 +63,7 @@ class WindowAttention(timm_swin.WindowAttention):
     def _bias(self, grid: tuple[int, int]) -> Tensor:
         """Return the relative position bias (A, N, N) for a grid that is no larger than a window."""
         rows, columns = grid
-        if self.relative_position_bias_table is None:
+        if not self.relative_positions:
             return self.qkv.weight.new_zeros(1, 1, 1).expand(self.num_heads, rows * columns, rows * columns)
         index = self.relative_position_index.view(*self.window_size, *self.window_size)[:rows, :columns, :rows, :columns]
         return self.relative_position_bias_table[index.reshape(-1)].view(rows * columns, rows * columns, -1).permute(2, 0, 1)
@@ -71,6 +74,10 @@ class Block(timm_swin.SwinTransformerBlock):
 
     For every size, the result equals that of timm's block built for that size with the same window.
     """
+
+    input_resolution: tuple[int, int]
+    window_size: tuple[int, int]
+    attn_mask: Tensor | None
 
     def __init__(
         self, dim: int, grid: tuple[int, int], num_heads: int, window: int, mlp_ratio: float, qkv_bias: bool, drop_path: float,
@@ -138,7 +145,8 @@ class Swin(Backbone):
         )
         self.mask_token = nn.Parameter(torch.zeros(1, 1, 1, size.embed_dim)) if "mask" in requires else None
         rates = iter(layers.drop_path_rates(cfg.drop_path, self.num_layers))
-        stages = [Stage(cfg, i, self.grid(size_px, index=i), [next(rates) for _ in range(n)]) for i, n in enumerate(size.depths)]
+        sides = [size_px // stride for stride in self.strides]
+        stages = [Stage(cfg, i, (sides[i], sides[i]), [next(rates) for _ in range(n)]) for i, n in enumerate(size.depths)]
         self.layers = nn.Sequential(*stages)
         self.norm = nn.LayerNorm(self.embed_dim)
         layers.init_linear(self, "trunc_normal")
@@ -155,6 +163,7 @@ class Swin(Backbone):
         assert keep_BM is None, "windows need all tokens"
         tokens_BHWD, grid = embedded
         if mask_BN is not None:
+            assert self.mask_token is not None, "the objective's config must require mask"
             (rows, columns), side = grid, self.strides[-1] // self.strides[0]  # patches per side of an output token
             hidden = mask_BN.view(-1, rows, 1, columns, 1).expand(-1, rows, side, columns, side)
             hidden_BHW1 = hidden.reshape(-1, rows * side, columns * side, 1)

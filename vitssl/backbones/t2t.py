@@ -46,6 +46,8 @@ class TokenPerformer(nn.Module):
     half as many features m as dimensions. Their fixed directions have length sqrt(m), and are a buffer because they are not trained.
     """
 
+    w: Tensor
+
     def __init__(self, in_dim: int, dropout: float = 0.1):
         super().__init__()
         features = TOKEN_DIM // 2
@@ -132,7 +134,7 @@ class T2T(IsotropicTransformer):
         self.attention_scale = cfg.attention_scale
         if self.attention_scale == "embed_dim":
             for block in self.blocks:
-                block.attn.q_norm = Scale(size.num_heads**-0.5)  # in addition to timm's head_dim**-0.5
+                block.get_submodule("attn").q_norm = Scale(size.num_heads**-0.5)  # in addition to timm's head_dim**-0.5
         self.norm = nn.LayerNorm(self.embed_dim)
         layers.init_linear(self, "trunc_normal")
 

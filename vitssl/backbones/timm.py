@@ -53,7 +53,7 @@ class TimmNetwork(Backbone):
         self._layer_ids = _layer_ids(self.network)
 
     @cached_property
-    def num_layers(self) -> int:
+    def num_layers(self) -> int:  # type: ignore[override]  # it may be set, too, but mypy takes a cached property for read-only
         """The number of timm's layers between stem and head. A kept part of the head, such as ConvNeXt's last norm, counts as head."""
         with torch.device("meta"):
             return max(_layer_ids(timm.create_model(self._name, num_classes=1)).values(), default=1) - 1
@@ -74,7 +74,7 @@ class TimmNetwork(Backbone):
     ) -> Features:
         assert keep_BM is None and mask_BN is None, "config lets no objective hide tokens of a network of timm"
         for part in self._caching_modules:
-            part.attention_bias_cache = {}
+            part.attention_bias_cache = {}  # type: ignore[assignment]  # torch's stub allows tensors and modules alone
         features = self.features(self.network(embedded.tokens), embedded.grid)
         if features.grid != embedded.grid:
             raise ConfigError(f"{self._name} has {features.grid} tokens of an image in which {embedded.grid} are expected", FIELD)
@@ -119,7 +119,8 @@ class TimmNetwork(Backbone):
 
 def _layer_ids(network: nn.Module) -> dict[str, int]:
     """Return the layer id of each parameter by name; empty if timm does not group the network's layers."""
-    matcher = network.group_matcher(coarse=False) if hasattr(network, "group_matcher") else None
+    make_matcher = getattr(network, "group_matcher", None)
+    matcher = None if make_matcher is None else make_matcher(coarse=False)
     return {} if matcher is None else group_parameters(network, matcher, reverse=True)
 
 
@@ -156,7 +157,7 @@ def _leave_dropout_to_the_run(network: nn.Module, drop_path: float) -> None:
     and not all accept them as an argument.
     """
     if hasattr(network, "drop_rate"):
-        network.drop_rate = 0.0
+        network.drop_rate = 0.0  # type: ignore[assignment]  # as above
     for part in network.modules():
         if isinstance(part, nn.modules.dropout._DropoutNd):
             part.p = 0.0
@@ -166,7 +167,7 @@ def _leave_dropout_to_the_run(network: nn.Module, drop_path: float) -> None:
 
 def _is_fixed_size(cfg: config.BackboneConfig) -> bool:
     """Whether the network takes images of one size only."""
-    pretrained = timm.get_pretrained_cfg(cfg.timm_model)
+    pretrained = timm.get_pretrained_cfg(cfg.network)
     return pretrained is not None and pretrained.fixed_input_size
 
 

@@ -29,12 +29,15 @@ class ViT(IsotropicTransformer):
     Darcet et al. 2024; SiT has one). With ``tokenizer: shifted`` and ``attention: local`` the network is SL-ViT (Lee et al. 2021).
     """
 
+    pos_embed: Tensor
+
     def __init__(self, cfg: config.BackboneConfig, size_px: int, requires: Set[str] = frozenset()):
         super().__init__()
         size = config.size_of(cfg)
         self.embed_dim, self.num_layers = size.embed_dim, size.depths[0]
         self.strides, self.widths = (size.patch_size,) * self.num_layers, (self.embed_dim,) * self.num_layers
-        self.base_grid = self.grid(size_px)
+        self.base_grid = (size_px // self.stride, size_px // self.stride)
+        self.patch_embed: ShiftedPatches | PatchEmbed
         if cfg.tokenizer == "shifted":
             self.patch_embed = ShiftedPatches(self.stride, self.embed_dim)
         else:
@@ -49,7 +52,7 @@ class ViT(IsotropicTransformer):
         else:
             patches = layers.sincos_positions(self.base_grid, self.embed_dim)
             self.register_buffer("pos_embed", torch.cat([torch.zeros(self.num_prefix_tokens, self.embed_dim), patches])[None])
-        self.antialias = cfg.interpolate_antialias
+        self.antialias, self.has_layer_scale = cfg.interpolate_antialias, cfg.layer_scale is not None
         attention = LocalAttention if cfg.attention == "local" else Attention
         self.blocks = layers.make_blocks(
             self.embed_dim, self.num_layers, size.num_heads, size.mlp_ratio, size.qkv_bias, cfg.drop_path, attention, cfg.layer_scale
@@ -75,14 +78,16 @@ class ViT(IsotropicTransformer):
         grid = self.grid_of(images_BCHW)
         return Embedded(self.patch_embed(images_BCHW) + self._positions(grid), grid)
 
-    def _positions(self, grid: tuple[int, int]) -> Tensor:
-        return layers.resize_positions(self.pos_embed[0, self.num_prefix_tokens :], self.base_grid, grid, self.antialias)
+    def _positions(self, grid: tuple[int, ...]) -> Tensor:
+        rows, columns = grid
+        return layers.resize_positions(self.pos_embed[0, self.num_prefix_tokens :], self.base_grid, (rows, columns), self.antialias)
 
     def forward(
         self, embedded: Embedded, keep_BM: Tensor | None = None, mask_BN: Tensor | None = None, out_indices: tuple[int, ...] = ()
     ) -> Features:
         tokens, grid = embedded
         if mask_BN is not None:
+            assert self.mask_token is not None, "the objective's config must require mask"
             hidden = (self.mask_token + self._positions(grid)).to(tokens.dtype)
             tokens = torch.where(mask_BN[..., None], hidden, tokens)
         if keep_BM is not None:
@@ -100,7 +105,7 @@ class ViT(IsotropicTransformer):
             ConfigError: the weights were trained with learned positions or with LayerScale, which this model does not have.
         """
         state = super().convert_state_dict(state, prefix)
-        if f"{prefix}blocks.0.ls1.gamma" in state and not hasattr(self.blocks[0].ls1, "gamma"):
+        if f"{prefix}blocks.0.ls1.gamma" in state and not self.has_layer_scale:
             raise config.ConfigError("null, but the weights to start from have LayerScale; set 1e-5", "backbone.layer_scale")
         name = f"{prefix}pos_embed"
         loaded = state.get(name)
