@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import timm
 from safetensors import torch as safetensors
@@ -111,9 +112,10 @@ def _to_huggingface(trained: Trained, out: Path, classifier: bool) -> str:
     """Write a folder in timm's layout, ``config.json``, ``model.safetensors`` and a model card; return how to load it."""
     network, architecture = _as_timm(trained, classifier)
     run, size = trained.run, trained.run.data.image_size
-    feeding = {"input_size": [3, size, size], "fixed_input_size": network.pretrained_cfg["fixed_input_size"], "interpolation": "bicubic"}
+    pretrained: dict[str, Any] = network.pretrained_cfg  # type: ignore[assignment]  # torch's stub allows tensors and modules alone
+    feeding = {"input_size": [3, size, size], "fixed_input_size": pretrained["fixed_input_size"], "interpolation": "bicubic"}
     feeding |= {"crop_pct": run.data.eval_crop, "crop_mode": "center", "mean": trained.mean, "std": trained.std}
-    modules = {"first_conv": network.pretrained_cfg["first_conv"], "classifier": network.pretrained_cfg["classifier"]}
+    modules = {"first_conv": pretrained["first_conv"], "classifier": pretrained["classifier"]}
     content = {
         "architecture": architecture.name,
         "num_classes": architecture.args["num_classes"],

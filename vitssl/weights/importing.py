@@ -51,9 +51,10 @@ def import_file(file: Path, layout: str, out: Path | None = None, settings: Sequ
     if content.keys() >= {"model", "data", "progress"}:
         raise ConfigError("this is a run's own checkpoint: its folder needs no import, and `init_from` takes it too", place=str(file))
     exported_fields, names = _export_metadata(file)
-    origin = {"file": str(file.resolve()), "sha256": hash_file(file), "layout": layout, "settings": sorted(settings)}
+    sha256 = hash_file(file)
+    origin: dict[str, Any] = {"file": str(file.resolve()), "sha256": sha256, "layout": layout, "settings": sorted(settings)}
     origin |= {"backbone": True} if backbone else {}
-    folder = out or imported_folder(layout, file, origin["sha256"])
+    folder = out or imported_folder(layout, file, sha256)
     if backbone:
         exported_fields = {name: value for name, value in exported_fields.items() if not name.startswith("objectives.")}
         folder = out or folder.with_name(f"{folder.name}-backbone")  # a sweep may import the whole file too
@@ -126,8 +127,8 @@ def _read(content: dict[str, Any], layout: Layout, file: Path) -> Tensors:
     present = [key for key in layout.parts if key in content]
     if present and (missing := [key for key in layout.parts if key not in content]):
         raise ConfigError(f"it has {present[0]!r} and no {missing[0]!r}, which files of this layout have")
-    if not present and (key := next((key for key in ("state_dict_ema", "state_dict") if key in content), None)):
-        content = content[key]
+    if not present and (wrapper := next((key for key in ("state_dict_ema", "state_dict") if key in content), None)):
+        content = content[wrapper]
     tensors = Tensors()
     for key, names in layout.parts.items() if present else [("", layout.bare)]:
         bare = _strip_prefixes(content[key] if key else content)

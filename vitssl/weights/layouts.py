@@ -159,9 +159,10 @@ def _dino(tensors: Tensors, content: dict[str, Any]) -> dict[str, Any]:
         tensors[center] = loss["center"].flatten()
     sums = {"objectives.dino.score_sum": torch.zeros(out_dim), "objectives.dino.score_count": torch.zeros(())}
     tensors.update(sums)  # of the step in progress; an import is between two steps
-    fields = {"hidden_dim": tensors.shape(f"{head}.mlp.0.weight", 2)[0], "bottleneck_dim": bottleneck, "out_dim": out_dim}
-    fields |= {"layers": layers, "local": None, "norm_last_layer": _argument(content, "norm_last_layer", True)}
-    return {"objectives.dino": fields, "data.views.second": {}}
+    hidden_dim = tensors.shape(f"{head}.mlp.0.weight", 2)[0]
+    fields = {"hidden_dim": hidden_dim, "bottleneck_dim": bottleneck, "out_dim": out_dim, "layers": layers}
+    others = {"local": None, "norm_last_layer": _argument(content, "norm_last_layer", True)}
+    return {"objectives.dino": fields | others, "data.views.second": {}}
 
 
 def _gmml(tensors: Tensors, content: dict[str, Any]) -> dict[str, Any]:

@@ -94,7 +94,8 @@ def check_same(name: str, tensors: dict[str, Tensor], network: Model, num_classe
         raise ConfigError(f"it says that it is timm's {name}, and its tensors are not those of that network") from None
     expected, actual = theirs(image_1CSS), ours.predict(Batch.of_images(image_1CSS))
     if actual is None:
-        expected = getattr(theirs, "fc_norm", nn.Identity())(theirs.forward_features(image_1CSS))
+        unnormed = theirs.forward_features(image_1CSS)  # type: ignore[operator]  # torch's stub takes it for a tensor
+        expected = getattr(theirs, "fc_norm", nn.Identity())(unnormed)
         features = ours.backbone(ours.backbone.embed(image_1CSS))
         actual = features.sequence() if expected.dim() == 3 else features.map()
         expected = expected.permute(0, 3, 1, 2) if getattr(theirs, "output_fmt", "NCHW") == "NHWC" else expected

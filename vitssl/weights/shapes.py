@@ -128,7 +128,7 @@ def _swin(tensors: Tensors) -> dict[str, Any]:
     # only the authors' files have the masks of shifted windows, one for each window
     masks = ((re.match(r"backbone\.layers\.(\d+)\..*attn_mask$", name), mask) for name, mask in tensors.items())
     patches = (2 ** int(match[1]) * math.isqrt(len(mask)) * window for match, mask in masks if match)
-    sizes = {"embed_dim": dim, "patch_size": patch_px, "num_heads": heads, "mlp_ratio": hidden / dim}
+    sizes: dict[str, Any] = {"embed_dim": dim, "patch_size": patch_px, "num_heads": heads, "mlp_ratio": hidden / dim}
     sizes["depths"] = [tensors.count(rf"backbone\.layers\.{i}\.blocks\.(\d+)\.") for i in range(stages)]
     sizes["qkv_bias"] = "backbone.layers.0.blocks.0.attn.qkv.bias" in tensors
     side = next(patches, None)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitssl import config
 from vitssl.backbones import timm as timm_networks
 from vitssl.config import ConfigError, Run
 from vitssl.config.objectives.classify import ClassifyConfig
 from vitssl.model import Model
+from vitssl.objectives.classify import Classify
 
 VIT = {"vit_tiny": "vit_tiny_patch16_224", "vit_small": "vit_small_patch16_224", "vit_base": "vit_base_patch16_224"}
 VIT |= {"vit_large": "vit_large_patch16_224", "vit_pico": "vit_tiny_patch16_224"}
@@ -103,12 +104,15 @@ def named_tensors(network: Model, run: Run, classifier: bool) -> dict[str, Tenso
     """
     tensors = {name.removeprefix("network."): value for name, value in network.backbone.state_dict().items() if name != "mask_token"}
     if classifier:
-        cfg, head = _head(run), network.objectives["classify"].head
-        weight_KD, bias_K = head.weight, head.bias
+        cfg, classify = _head(run), network.objectives["classify"]
+        assert isinstance(classify, Classify)
+        weight_KD: Tensor = classify.head.weight
+        bias_K: Tensor = classify.head.bias
         if cfg.norm == "batch":
-            norm = head.before.norm
-            scale_D = (norm.running_var + norm.eps).rsqrt()
-            bias_K = bias_K - (weight_KD * scale_D) @ norm.running_mean
+            norm = classify.head.before.get_submodule("norm")
+            assert isinstance(norm, nn.BatchNorm1d)
+            scale_D = (norm.get_buffer("running_var") + norm.eps).rsqrt()
+            bias_K = bias_K - (weight_KD * scale_D) @ norm.get_buffer("running_mean")
             weight_KD = weight_KD * scale_D
         if cfg.norm == "fc":
             tensors = {name.replace("norm.", "fc_norm.") if name.startswith("norm.") else name: value for name, value in tensors.items()}
