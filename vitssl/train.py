@@ -279,10 +279,10 @@ def _finish(train_state: TrainState, speeds: list[float]) -> None:
 
 def _summary(train_state: TrainState) -> dict[str, Any]:
     progress = train_state.progress
-    evaluations = {"test": None, "test_best": progress.best_test or None}
-    evaluations |= {name: progress.last[name] for name in train_state.own_evals if name in progress.last}
-    if "selected" in evaluations:
-        evaluations["selected"] = evaluations["selected"] | {"epoch": progress.best_val["epoch"]}
+    own = {name: progress.last[name] for name in train_state.own_evals if name in progress.last}
+    if "selected" in own:
+        own["selected"] = own["selected"] | {"epoch": progress.best_val["epoch"]}
+    evaluations = {"test": None, "test_best": progress.best_test or None, **own}
     return {"step": progress.step, "epochs": train_state.epoch, "time_s": progress.time_s, **evaluations}
 
 

@@ -104,6 +104,14 @@ def test_wandb_that_is_away_at_a_restart_does_not_end_the_run(tmp_path, monkeypa
     assert "; this attempt continues without it; metrics.jsonl has all measurements\n" in capsys.readouterr().err
 
 
+def test_wandb_in_a_mode_that_it_lacks_is_one_line(folder, monkeypatch, capsys):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "ofline")
+    assert train.main([str(folder("wandb"))]) == 2
+    expected = "error: loop.loggers: WANDB_MODE=ofline is none of wandb's modes, such as online or offline\n"
+    assert capsys.readouterr().err.endswith(expected)
+
+
 def of_nobody(settings: Any) -> Any:
     settings.base_url, settings.api_key, settings.init_timeout = "http://127.0.0.1:9", "a" * 40, 3
     return settings

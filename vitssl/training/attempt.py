@@ -123,9 +123,9 @@ def silence_removal_errors(folder: Path) -> Iterator[None]:
     previous_hook = threading.excepthook
 
     def hook(failed: threading.ExceptHookArgs) -> None:
-        error = failed.exc_value
-        has_name = isinstance(error, FileNotFoundError) and isinstance(error.filename, str | bytes)
-        missing = Path(os.fsdecode(error.filename)) if has_name else None  # TensorBoard's file names are bytes
+        error, missing = failed.exc_value, None
+        if isinstance(error, FileNotFoundError) and isinstance(error.filename, str | bytes):
+            missing = Path(os.fsdecode(error.filename))  # TensorBoard's file names are bytes
         if missing is None or not missing.is_relative_to(folder) or missing.parent.is_dir():
             previous_hook(failed)
 

@@ -101,7 +101,8 @@ def write_results(
     for name, result in results.items():
         if result.arrays:
             with replacing(predictions_of(folder, name)) as temporary, temporary.open("wb") as stream:
-                np.savez_compressed(stream, classes=np.array(classes), **result.arrays)
+                arrays = {"classes": np.array(classes), **result.arrays}
+                np.savez_compressed(stream, **arrays)  # type: ignore[arg-type]  # mypy fears one called allow_pickle
     entries = {name: {"config": cfg.defining(), "epoch": epochs[cfg.weights == "best"]} for name, cfg in evals.items()}
     write_json(
         folder / EVALS, read_json(folder / EVALS) | {name: entry | {"metrics": results[name].metrics} for name, entry in entries.items()}

@@ -208,7 +208,8 @@ class Meter:
                 total, count = self._sums.get((kind, name), (0, 0))
                 self._sums[kind, name] = total + value, count + 1
         self._steps += 1
-        step_values = torch.stack([sum(values["loss"].values()), *values["terms"].values()])
+        loss, *more = values["loss"].values()
+        step_values = torch.stack([sum(more, start=loss), *values["terms"].values()])
         self._unseen.append((list(values["terms"]), _OnHost(step_values)))
 
     def is_finite(self, newest: bool = False) -> bool:

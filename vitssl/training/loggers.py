@@ -7,15 +7,18 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch.utils.tensorboard import SummaryWriter
 
 from vitssl.config import ConfigError, dotted, read_yaml
 from vitssl.files import flock, open_lock, read_json, write_json
 from vitssl.run_folder import RUN
+
+if TYPE_CHECKING:
+    from mlflow.utils.async_logging.run_operations import RunOperations
 
 KNOWN_AS = "loggers.json"  # in the run folder: the ids under which other loggers continue the run
 EXTRA = "pip install 'vitssl[loggers]'"
@@ -80,10 +83,14 @@ class WandB:
         except ImportError:
             raise ConfigError(f"wandb is not installed where this run trains; {EXTRA}", "loop.loggers") from None
         project, mode = os.environ.get("WANDB_PROJECT", folder.parent.name), os.environ.get("WANDB_MODE", "offline")
-        settings, run_id = wandb.Settings(console="off", silent=True), read_json(folder / KNOWN_AS).get("wandb") or secrets.token_hex(8)
+        try:
+            settings = wandb.Settings(console="off", silent=True, mode=mode)  # type: ignore[arg-type]  # checked here
+        except ValueError:
+            raise ConfigError(f"WANDB_MODE={mode} is none of wandb's modes, such as online or offline", "loop.loggers") from None
+        run_id = read_json(folder / KNOWN_AS).get("wandb") or secrets.token_hex(8)
         try:
             self._run = wandb.init(
-                project=project, mode=mode, name=folder.name, id=run_id, resume="allow", dir=folder,
+                project=project, name=folder.name, id=run_id, resume="allow", dir=folder,
                 config=read_yaml(folder / RUN, variables=False), settings=settings,
             )  # fmt: skip
         except wandb.Error as error:
@@ -113,7 +120,8 @@ class MLflow:
             raise ConfigError(f"mlflow is not installed where this run trains; {EXTRA}", "loop.loggers") from None
         if "MLFLOW_TRACKING_URI" not in os.environ:
             raise ConfigError("MLFLOW_TRACKING_URI says where mlflow keeps its records; set it, for jobs in site.env", "loop.loggers")
-        self._error, self._metric, self._last = MlflowException, Metric, None
+        self._error, self._metric = MlflowException, Metric
+        self._last: RunOperations | None = None  # the newest records, on their way
         name, known_id = os.environ.get("MLFLOW_EXPERIMENT_NAME", folder.parent.name), read_json(folder / KNOWN_AS).get("mlflow")
         try:
             self._client = MlflowClient()
@@ -150,7 +158,7 @@ class MLflow:
             print(f"mlflow: some records were not delivered; metrics.jsonl has them ({_first_line(error)})", file=sys.stderr)
 
 
-OTHERS = {"wandb": WandB, "mlflow": MLflow}
+OTHERS: dict[str, Callable[[Path], Logger]] = {"wandb": WandB, "mlflow": MLflow}
 
 
 def _remember(folder: Path, logger: str, known_as: str) -> None:

@@ -62,7 +62,8 @@ def make(model: nn.Module, backbone: Backbone, cfg: config.Optim) -> torch.optim
     """
     groups = param_groups(model, backbone, cfg)
     if cfg.name == "adamw":
-        return torch.optim.AdamW(groups, lr=0.0, betas=tuple(cfg.betas), weight_decay=0.0, fused=True)
+        beta1, beta2 = cfg.betas
+        return torch.optim.AdamW(groups, lr=0.0, betas=(beta1, beta2), weight_decay=0.0, fused=True)
     if cfg.name == "lars":
         adapted = [group | {"always_adapt": group["decayed"]} for group in groups]
         return Lars(adapted, lr=0.0, momentum=cfg.momentum, nesterov=cfg.nesterov)
@@ -161,9 +162,9 @@ class Ema:
     def __init__(self, model: nn.Module, decay: float):
         self.decay = decay
         self._current = model.state_dict()  # kept: it shares memory with the weights, and to collect it takes a CPU half a millisecond
-        self.average = {name: value.clone() for name, value in self._current.items()}
+        self.average: dict[str, Tensor] = {name: value.clone() for name, value in self._current.items()}
         floating = [name for name, value in self._current.items() if value.is_floating_point()]
-        self._lists = [[tensors[name] for name in floating] for tensors in (self.average, self._current)]
+        self._averages, self._currents = [self.average[name] for name in floating], [self._current[name] for name in floating]
         self._counters = self._current.keys() - set(floating)
 
     def load(self, average: dict[str, Tensor]) -> None:
@@ -173,6 +174,6 @@ class Ema:
 
     @torch.no_grad()
     def update(self) -> None:
-        torch._foreach_lerp_(*self._lists, 1 - self.decay)
+        torch._foreach_lerp_(self._averages, self._currents, 1 - self.decay)
         for name in self._counters:
             self.average[name].copy_(self._current[name])

@@ -36,7 +36,7 @@ class Pass:
 
     def __call__(self, batch: Batch, progress: float) -> Losses:
         # tensors, since code would be recompiled for every value of a number
-        labelled = torch.full((), batch.labelled or 1.0, device=self._device)
+        labelled = torch.full((), float(batch.labelled) or 1.0, device=self._device)
         return self._run(replace(batch, labelled=labelled), torch.full((), progress, device=self._device))
 
     def _run(self, batch: Batch, progress: Tensor) -> Losses:
@@ -62,6 +62,7 @@ class RecordedPass(Pass):
         if self._warm_up:
             self._warm_up -= 1
             return super()._run(batch, progress)
+        assert isinstance(batch.labelled, Tensor)  # as `__call__` gives it
         inputs = [*batch.tensors(), batch.labelled, progress]
         if not self._inputs:
             self._record(batch, progress)

@@ -68,8 +68,9 @@ class TrainState:
         self.terms: dict[str, float] = {}  # the newest terms of the loss, without their weights
         view = EvalView(run.data.image_size, run.data.eval_crop, self.mean, self.std, self.device)
         self.subject = evaluators.Subject(
-            self.model, run, self.index.classes, view, lambda: (self.index, self.split), lambda: self.ema and self.ema.average, self._best
-        )
+            self.model, run, self.index.classes, view, lambda: (self.index, self.split),
+            ema=lambda: None if self.ema is None else self.ema.average, best=self._best,
+        )  # fmt: skip
         self.own_evals = own_evals(run, heldout=len(self.split.val) > 0)
         self.evals = self.own_evals | evals_of(run)
         self.subject.check(self.evals)
@@ -193,7 +194,8 @@ def compiled(network: nn.Module, run: Run) -> nn.Module:
     for variable, name in (("TORCHINDUCTOR_CACHE_DIR", "torchinductor"), ("TRITON_CACHE_DIR", "triton")):
         if variable not in os.environ:
             os.environ[variable] = str(private_folder(run.data) / name)
-    return torch.compile(network, dynamic=False)  # every step has the same shapes
+    # every step has the same shapes; torch says that it returns a function, and returns a module for a module
+    return torch.compile(network, dynamic=False)  # type: ignore[return-value]
 
 
 def _distributed(train_state: TrainState, network: nn.Module) -> nn.Module:
