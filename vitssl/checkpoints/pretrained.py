@@ -51,7 +51,8 @@ def chosen(content: dict[str, Any], which: str) -> dict[str, Tensor]:
         raise ConfigError("holds the teachers of several objectives, and which is meant is not said")
     teacher = {TEACHER.sub("backbone.", name): content["model"][name] for name in names}
     if not teacher:
-        having = ", ".join(f"objectives.{name}" for name, cfg in parts_of(config.Objectives).items() if cfg.has_teacher)
+        kinds = parts_of(config.Objectives).items()
+        having = ", ".join(f"objectives.{name}" for name, kind in kinds if issubclass(kind, config.ObjectiveConfig) and kind.has_teacher)
         raise ConfigError(f"holds no teacher that follows the backbone; a run of an objective that averages it has one ({having})")
     return teacher
 
@@ -105,9 +106,10 @@ def init_from(model: nn.Module, backbone: Backbone, run: Run) -> None:
         ConfigError: a tensor is missing, unexpected or of another shape, and no pattern of ``run.init_except`` excuses it; or such a
             pattern matches no name.
     """
-    prefixes = ("backbone.", *(f"objectives.{name}." for name in run.init_objectives))
+    assert run.init_from is not None, "this Run starts from no other's weights"
+    path, prefixes = checkpoint_path(run.init_from), ("backbone.", *(f"objectives.{name}." for name in run.init_objectives))
     theirs = {k: v for k, v in weights(run.init_from, run.init_weights).items() if k.startswith(prefixes)}
-    check_finite(theirs, "", checkpoint_path(run.init_from))
+    check_finite(theirs, "", path)
     converted = backbone.convert_state_dict(theirs, prefix="backbone.")
     theirs = {name: value for name, value in converted.items() if not name.startswith(CLASSIFIERS)}
     ours = {k: v for k, v in model.state_dict().items() if k.startswith(prefixes)}
@@ -119,11 +121,11 @@ def init_from(model: nn.Module, backbone: Backbone, run: Run) -> None:
     if unexcused := {name: problem for name, problem in problems.items() if name not in excused}:
         other_network = f"the file is of another network than this {run.backbone.network}; name that network, or another file"
         advice = other_network if 2 * len(unexcused) > len(ours) else "name it in init_except if that is meant"
-        raise ConfigError(f"{checkpoint_path(run.init_from)}: {first_of(unexcused)}; {advice}", "init_from")
+        raise ConfigError(f"{path}: {first_of(unexcused)}; {advice}", "init_from")
     fitting = {k: v for k, v in theirs.items() if k not in problems}
     model.load_state_dict(fitting, strict=False)
     loaded = {name: value for name, value in model.state_dict().items() if name in fitting}
-    check_finite(loaded, "", checkpoint_path(run.init_from))  # a number may overflow the network's type
+    check_finite(loaded, "", path)  # a number may overflow the network's type
 
 
 def load_teachers(model: nn.Module, run: Run, mean: list[float], std: list[float]) -> None:
@@ -150,7 +152,8 @@ def load_teachers(model: nn.Module, run: Run, mean: list[float], std: list[float
         check_finite(content["model"], "model", path)
         if content["data"]["mean"] != list(mean) or content["data"]["std"] != list(std):
             raise ConfigError(f"{path} was trained with other channel statistics; set the same data.normalize for both Runs", field)
-        teacher: Backbone = model.get_submodule(field)
+        teacher = model.get_submodule(field)
+        assert isinstance(teacher, Backbone)
         trained = {name: value for name, value in content["model"].items() if name.startswith("backbone.") and name not in EXTRAS}
         converted = teacher.convert_state_dict(trained, "backbone.")
         teacher.load_state_dict({name.removeprefix("backbone."): value for name, value in converted.items()})

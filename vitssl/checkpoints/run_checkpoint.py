@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -80,7 +80,9 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], path
     weights for which the file has none.
     """
     initial = {parameter: values for parameter, values in optimizer.state.items() if isinstance(parameter, Tensor)}
-    implementations = [{name: group[name] for name in ("foreach", "fused") if name in group} for group in optimizer.param_groups]
+    implementations: list[dict[str, Any]] = [
+        {name: group[name] for name in ("foreach", "fused") if name in group} for group in optimizer.param_groups
+    ]
     try:
         optimizer.load_state_dict(state)
     # shapes are compared below; a RuntimeError is not caught, as a full GPU is no damage
@@ -151,7 +153,7 @@ def _is_result(value: Any) -> bool:
     return isinstance(value, dict) and all(isinstance(number, float | int) for number in value.values())
 
 
-def _is_optimizer(value: Any) -> bool:
+def _is_optimizer(value: Any) -> TypeGuard[dict[str, Any]]:
     """Whether ``value`` is the state of an optimizer as torch gives it.
 
     It holds tensors and numbers of each weight, by the weight's number, and plain settings of groups of weights.

@@ -30,7 +30,9 @@ class Classification(Evaluator):
             for batch in subject.batches(self.cfg.split, self.cfg.shards):
                 labels_B = batch.targets["main"]
                 with dist.inference_autocast(subject.device, subject.run.loop.precision):
-                    logits_BK = subject.network.predict(batch).float()
+                    scores_BK = subject.network.predict(batch)
+                assert scores_BK is not None, "config refuses this evaluator where nothing classifies"
+                logits_BK = scores_BK.float()
                 first_B, top5_B = (top_k_correct(logits_BK, labels_B, k) for k in (1, TOP_K))
                 loss_B = F.cross_entropy(logits_BK, labels_B, reduction="none")
                 batch_sums.append(metric_sums(first_B, top5_B, loss_B))

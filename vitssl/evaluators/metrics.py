@@ -38,7 +38,8 @@ def area_under_curve(probabilities_NK: np.ndarray, labels_N: np.ndarray) -> np.n
     if not (np.bincount(labels_N, minlength=K) > 0).all() or K < 2:
         return None
     curves = [1] if K == 2 else range(K)
-    return (sum(_placements(probabilities_NK[:, k], labels_N == k) for k in curves) / len(curves)).astype(np.float32)
+    total_N = sum((_placements(probabilities_NK[:, k], labels_N == k) for k in curves), start=np.zeros(len(labels_N)))
+    return (total_N / len(curves)).astype(np.float32)
 
 
 def _placements(scores_N: np.ndarray, inside_N: np.ndarray) -> np.ndarray:
@@ -49,7 +50,7 @@ def _placements(scores_N: np.ndarray, inside_N: np.ndarray) -> np.ndarray:
     from ranks (Sun & Xu 2014).
     """
     N, ranks_N, share_N = len(scores_N), _ranks(scores_N), np.empty(len(scores_N))
-    counts = {side: np.count_nonzero(inside_N == side) for side in (True, False)}
+    counts = {side: int(np.count_nonzero(inside_N == side)) for side in (True, False)}
     for side, chosen_N in ((True, inside_N), (False, ~inside_N)):
         share_N[chosen_N] = (ranks_N[chosen_N] - _ranks(scores_N[chosen_N])) / counts[not side]
     share_N[~inside_N] = 1 - share_N[~inside_N]

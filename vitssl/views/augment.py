@@ -151,7 +151,7 @@ class SampledOps(NamedTuple):
                 affected_B = operation_B == index
                 # a later operation reads the result of earlier ones, so output coordinates pass through its map first
                 map_B33[affected_B] = map_B33[affected_B] @ affine(name, argument_B[affected_B], side)
-        return map_B33, np.isin(self.operation_BT, range(len(GEOMETRY))).any(1)
+        return map_B33, np.any(np.isin(self.operation_BT, range(len(GEOMETRY))), axis=1)
 
 
 def affine(operation: str, argument_B: np.ndarray, side: int) -> np.ndarray:
