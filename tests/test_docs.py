@@ -34,7 +34,7 @@ from vitssl.data.index import load_index
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "sweeps" / "README.md", ROOT / "jobs" / "README.md", *sorted((ROOT / "vitssl" / "docs").glob("*.md"))]
 ELSEWHERE = {
-    r"python3 -m venv .*quickstart.yaml|\.venv/bin/(pip|pytest|ruff) .*": "what .ci/run runs",
+    r"python3 -m venv .*quickstart.yaml|\.venv/bin/(pip|pytest|ruff|mypy) .*": "what .ci/run runs",
     r"(mkdir -p runs && )?(docker|apptainer) .*": "a container engine, which tests/containers want",
     r".*vitssl shards build \"?'?(torchvision|list):.*": "a download; tests/data/test_paper_sets.py builds it from made-up files",
 }

@@ -43,7 +43,8 @@ def recorded(
     fused = [(module, module.fused_attn) for module in backbone.modules() if hasattr(module, "fused_attn")]
     handles = []
     for i in blocks:
-        attn_drop = backbone.blocks[i].attn.attn_drop  # in evaluation mode the identity, applied to the map after the softmax
+        # in evaluation mode the identity, applied to the map after the softmax
+        attn_drop = backbone.blocks[i].get_submodule("attn.attn_drop")
         handles.append(attn_drop.register_forward_hook(lambda _, inputs, __, i=i: maps.__setitem__(i, part(inputs[0]))))
     set_fused_attention(backbone, False)
     try:
