@@ -147,35 +147,12 @@ SWEEP = {
     "equal": {"all": (EQUAL, None), "axes": {...: {...: (EQUAL, None)}}}, "work": {...: {"images": AMOUNT, "architecture": str}},
     "site": Site, "file": str, "command": LINES, "commit": (str, None), "dirty": bool, "created": str, "start?": START,
 }  # fmt: skip
-ANALYSED = {"images": COUNT, "weights": str, "checkpoint": str}
-SELECTIONS = ANALYSED | {
-    "grid": [POSITIVE_COUNT, ...], "sizes": [COUNT, ...], "locality": [METRIC], "locality_random": [METRIC], "iou": [[METRIC]],
-    "selection": str,
-}  # fmt: skip
-ATTENTION = ANALYSED | {
-    "distance_if_equal": AMOUNT,
-    "blocks": {...: {"distance": [METRIC, ...], "entropy": [METRIC, ...], "received": [METRIC, ...]}},
-}
-TOKENS = ANALYSED | {
-    "place": str, "spectrum": [METRIC],
-    "blocks": {...: {"distance": METRIC, "cosine_distance": METRIC, "variance": METRIC, "rank": METRIC}},
-}  # fmt: skip
-MASK_ATTENTION = ANALYSED | {
-    "masked_tokens": POSITIVE_COUNT, "tokens": POSITIVE_COUNT,
-    "blocks": {...: {...: {"mean": [METRIC], "std": [METRIC], "share": [METRIC]}}},
-}  # fmt: skip
-PICTURED = ANALYSED | {
-    "shards": str, "split": str, "grid": [POSITIVE_COUNT, ...], "index": [COUNT, ...], "titles": [str],
-    "rows": [{"name": str, "said": [str], "place": ([COUNT], None), "compared": bool}, ...],
-}  # fmt: skip
 SCHEMAS: dict[str, Any] = {  # by the names of files
     "job.json": JOB | {"evaluation?": JOB}, "cost.json": MEASURED | {f"{name.rstrip('?')}?": kind for name, kind in SPEED.items()},
     "done.json": DONE, "evals.json": EVALS, "emissions-*.json": EMISSIONS, "error.json": FAILURE, "sweep.json": SWEEP,
     "loggers.json": {...: Text()},
     "slurm.json": {"job_id": str, "user?": str, "left?": int},
     "local.json": {"pid": PROCESS, "host": str, "born": (str, None), "stop_file?": str},
-    "analysis/attention*.json": ATTENTION, "analysis/tokens*.json": TOKENS, "analysis/selections*.json": SELECTIONS,
-    "analysis/mask-attention*.json": MASK_ATTENTION, "analysis/maps*.json": PICTURED, "analysis/grad-cam*.json": PICTURED,
     ".cost/*.json": {"macs_train_step": Number(low=1.0), "macs_inference": AMOUNT},
 }  # fmt: skip
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.report.conftest import make_sweep
 from vitssl import cli, records, report
 from vitssl.config import ConfigError
 from vitssl.files import read_events, read_json
+from vitssl.report.results import analyses
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -97,7 +99,22 @@ def test_what_figures_are_made_of_is_checked_too(folder, capsys):
     assert cli.main(["report", str(folder)]) == 0
     shown = capsys.readouterr()
     assert "ssat-train-0/analysis/mask-attention.json: unexpected content (blocks: it is missing)" in shown.err
-    assert "scratch-train-0/predictions-test.npz: damaged, not as it was written" in shown.err and "2 unreadable" in shown.out
+    assert "scratch-train-0/predictions-test.npz: damaged, not as it was written" in shown.err and "1 unreadable" in shown.out
+
+
+def test_a_damaged_analysis_costs_its_figure_and_not_its_run(folder, capsys):
+    """Who adds a number to an analysis had no results of all runs that were analysed before."""
+    run = folder / "ssat-train-0"
+    (run / "analysis").mkdir()
+    (run / "analysis" / "tokens.json").write_text('{"images": 9, "weights": "model", "checkpoint": "last.pt"}')
+    (run / "analysis" / "of-a-later-version.json").write_text("{}")
+    sound = report.summary(folder)
+    assert cli.main(["report", str(folder)]) == 0
+    shown = capsys.readouterr()
+    assert "ssat-train-0/analysis/tokens.json: unexpected content (place: it is missing)" in shown.err and "unreadable" not in shown.out
+    assert "It is in no figure until `vitssl analyze` is repeated" in (folder / "report" / "report.md").read_text()
+    shutil.rmtree(run / "analysis")
+    assert report.summary(folder) == sound
 
 
 PREDICTIONS = {
@@ -144,8 +161,8 @@ BLOCKS = [
 
 @pytest.mark.parametrize("name", ["attention", "tokens-teacher"])
 @pytest.mark.parametrize("blocks", [{}, {"first": {}}, {"1": {"distance": []}}])
-def test_an_analysis_without_blocks_or_numbers_is_damage(folder, capsys, name, blocks):
-    (folder / "scratch-train-0" / "analysis").mkdir()
+def test_an_analysis_without_blocks_or_numbers_is_damage(tmp_path, name, blocks):
+    (tmp_path / "analysis").mkdir()
     facts = {
         "images": 9,
         "weights": "model",
@@ -155,18 +172,18 @@ def test_an_analysis_without_blocks_or_numbers_is_damage(folder, capsys, name, b
         "distance_if_equal": 0.5,
         "blocks": blocks,
     }
-    (folder / "scratch-train-0" / "analysis" / f"{name}.json").write_text(json.dumps(facts))
-    assert cli.main(["report", str(folder)]) == 0
-    assert f"analysis/{name}.json: unexpected content (blocks" in capsys.readouterr().err
+    (tmp_path / "analysis" / f"{name}.json").write_text(json.dumps(facts))
+    ((), (said,)) = analyses.find(tmp_path)
+    assert f"analysis/{name}.json: unexpected content (blocks" in said
 
 
 @pytest.mark.parametrize(("blocks", "said"), BLOCKS)
-def test_an_analysis_of_another_structure_is_damage(folder, capsys, blocks, said):
+def test_an_analysis_of_another_structure_is_damage(tmp_path, blocks, said):
     facts = {"images": 9, "weights": "model", "checkpoint": "last.pt", "masked_tokens": 2, "tokens": 5, "blocks": blocks}
-    (folder / "scratch-train-0" / "analysis").mkdir()
-    (folder / "scratch-train-0" / "analysis" / "mask-attention.json").write_text(json.dumps(facts))
-    assert cli.main(["report", str(folder)]) == 0
-    assert f"analysis/mask-attention.json: unexpected content ({said}" in capsys.readouterr().err
+    (tmp_path / "analysis").mkdir()
+    (tmp_path / "analysis" / "mask-attention.json").write_text(json.dumps(facts))
+    ((), (problem,)) = analyses.find(tmp_path)
+    assert f"analysis/mask-attention.json: unexpected content ({said}" in problem
 
 
 SELECTIONS = {"images": 9, "weights": "model", "checkpoint": "last.pt", "grid": [1, 2], "sizes": [1], "selection": "x"} | {
@@ -185,15 +202,14 @@ SHOWN = {"images": np.zeros((3, 2, 4, 3), np.uint8), "selected": np.zeros((3, 1,
         (SHOWN, ""),
     ],
 )
-def test_pictures_of_another_structure_are_damage(folder, capsys, arrays, said):
-    analysis = folder / "scratch-train-0" / "analysis"
+def test_pictures_of_another_structure_are_damage(tmp_path, arrays, said):
+    analysis = tmp_path / "analysis"
     analysis.mkdir()
     (analysis / "selections.json").write_text(json.dumps(SELECTIONS))
     if arrays:
         np.savez_compressed(analysis / "selections.npz", **arrays)
-    assert cli.main(["report", str(folder)]) == 0
-    shown = capsys.readouterr()
-    assert said in shown.err and ("unreadable" in shown.out) is bool(said)
+    sound, problems = analyses.find(tmp_path)
+    assert len(sound) + len(problems) == 1 and said in "".join(problems) and bool(problems) is bool(said)
 
 
 ROW = {"name": "class token", "said": [], "place": [0, 1], "compared": True}
@@ -211,7 +227,6 @@ PICTURED = {
 MAPS = {"images": np.zeros((2, 2, 4, 3), np.uint8), "maps": np.zeros((1, 2, 2), np.float32)}
 
 
-@pytest.mark.usefixtures("with_plots")
 @pytest.mark.parametrize(
     ("facts", "arrays", "said"),
     [
@@ -229,14 +244,13 @@ MAPS = {"images": np.zeros((2, 2, 4, 3), np.uint8), "maps": np.zeros((1, 2, 2), 
     ],
 )
 @pytest.mark.parametrize("name", ["maps", "grad-cam-ema"])
-def test_maps_of_another_structure_are_damage(folder, capsys, name, facts, arrays, said):
-    analysis = folder / "scratch-train-0" / "analysis"
+def test_maps_of_another_structure_are_damage(tmp_path, name, facts, arrays, said):
+    analysis = tmp_path / "analysis"
     analysis.mkdir()
     (analysis / f"{name}.json").write_text(json.dumps(PICTURED | facts))
     np.savez_compressed(analysis / f"{name}.npz", **MAPS | arrays)
-    assert cli.main(["report", str(folder)]) == 0
-    shown = capsys.readouterr()
-    assert said in shown.err and ("unreadable" in shown.out) is bool(said)
+    sound, problems = analyses.find(tmp_path)
+    assert len(sound) + len(problems) == 1 and said in "".join(problems) and bool(problems) is bool(said)
 
 
 @pytest.mark.parametrize("file", ["job.json", "metrics.jsonl", "run.yaml", "predictions-test.npz", "views-x.png"])

@@ -1,8 +1,8 @@
 """Analyses of trained networks: numbers computed from some images, kept in the run folder, and a figure drawn from them.
 
-``analysis/NAME.json`` holds the numbers and their origin, ``NAME.npz`` further arrays that the figure needs, ``NAME.png`` and ``NAME.svg``
-the figure. Files of a teacher are called ``NAME-teacher.json`` and so on, those of best.pt ``NAME-best.json``. Reports of sweeps draw the
-same numbers for several runs.
+``analysis/NAME.json`` holds the numbers and their origin, ``NAME.npz`` further arrays that the figure needs, ``NAME.png``,
+``NAME.svg`` and ``NAME.pdf`` the figure. Files of a teacher are called ``NAME-teacher.json`` and so on, those of best.pt
+``NAME-best.json``. Reports of sweeps draw the same numbers for several runs.
 """
 
 from __future__ import annotations

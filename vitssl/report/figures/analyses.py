@@ -11,6 +11,7 @@ from matplotlib import rc_context
 from vitssl.report.figures import blocks, masked_tokens, pictures, style
 from vitssl.report.figures.analysis_results import Analysed
 from vitssl.report.figures.style import COLOURS, MARKERS, STYLE, Plot
+from vitssl.report.results.analyses import kind_of
 from vitssl.report.results.grid import Grid
 
 DRAWN: dict[str, Callable[[list[Analysed]], Plot]] = {
@@ -70,8 +71,8 @@ def _groups(grid: Grid, name: str) -> dict[str, list[Analysed]]:
     looks: dict[Path, dict[str, Any]] = {}
     for row in grid.rows:
         for column, cells in row.columns.items():
-            for stage, run in (pair for cell in cells for pair in cell.stages if pair[1].state != "unreadable"):
-                for path in (run.path / "analysis").glob(f"{name}*.json"):
+            for stage, run in (pair for cell in cells for pair in cell.stages):
+                for path in (path for path in run.analyses if kind_of(path) == name):
                     place = (grid.arm_name(row.arm), row.values, f"{stage}, {grid.name(column)}".removesuffix(", "))
                     uses.setdefault(path, []).append(place)
                     looks.setdefault(path, style.look(grid, row))

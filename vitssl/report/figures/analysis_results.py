@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitssl.files import read_json
+from vitssl.report.results import analyses
 from vitssl.run_folder import LAST
 
 
@@ -23,7 +23,7 @@ class Analysed:
     @classmethod
     def read(cls, path: Path, label: str, look: dict[str, Any]) -> Analysed:
         """Read the JSON file ``path``; the label also names the weights and the checkpoint unless they are the model's last ones."""
-        facts = read_json(path)
+        facts = analyses.read(path)
         unusual = [facts[name] for name, usual in (("weights", "model"), ("checkpoint", LAST)) if facts[name] != usual]
         return cls(", ".join([label, *unusual]), facts, path.with_suffix(".npz"), look)
 

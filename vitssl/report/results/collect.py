@@ -20,7 +20,7 @@ from vitssl.config.evals import pending
 from vitssl.costs.emissions import grid_name, intensity_kg_per_kwh, names_grid
 from vitssl.files import read_events, read_json
 from vitssl.records import COST, EVALUATED, MEASURED, check_as
-from vitssl.report.results import saved_files
+from vitssl.report.results import analyses, saved_files
 from vitssl.run_folder import DONE, ERROR, ERRORS, EVALS, EVENTS, JOB, RUN
 from vitssl.run_state import State
 from vitssl.words import printable
@@ -72,6 +72,8 @@ class RunFolder:
     emissions: list[dict[str, Any]] = field(default_factory=list)  # one per attempt and node
     spent: dict[str, float] = field(default_factory=dict)  # the costs of SUMMED over all attempts and nodes
     site: Site = field(default_factory=Site)
+    analyses: list[Path] = field(default_factory=list)  # the JSON files of its analyses
+    damaged: list[str] = field(default_factory=list)  # what is wrong with further analyses, which are left out
     converted: bool = False  # whether its emissions were recomputed for the grid that a later command named
 
     @cached_property
@@ -277,6 +279,7 @@ def read_folder(path: Path, site: Site) -> RunFolder:
         state = "is done" if run.done else "has begun"
         raise ConfigError(f"it is missing although the run {state}; restore it from a backup", place=str(path / RUN))
     saved_files.check(path)
+    run.analyses, run.damaged = analyses.find(path)
     return run
 
 

@@ -30,13 +30,15 @@ class Failure:
 
 
 def failures(sweep: Sweep) -> list[Failure]:
-    """Return the failure of every run that failed or has a damaged record, in the sweep's order."""
-    return [_failure(sweep, run) for run in sweep.runs.values() if run.state in ("failed", "unreadable")]
+    """Return the failure of every run that failed or has a damaged record, in the sweep's order; then the analyses that are damaged."""
+    failed = [_failure(sweep, run) for run in sweep.runs.values() if run.state in ("failed", "unreadable")]
+    return failed + [Failure(run.path.name, sweep.link(run), reason, "") for run in sweep.runs.values() for reason in _undrawn(run)]
 
 
 def unreadable(sweep: Sweep) -> list[str]:
-    """Return a message for every run with a damaged record."""
-    return [_damaged(run) for run in sweep.runs.values() if run.state == "unreadable"]
+    """Return a message for every run with a damaged record, and for every analysis that is damaged."""
+    runs = sweep.runs.values()
+    return [_damaged(run) for run in runs if run.state == "unreadable"] + [reason for run in runs for reason in _undrawn(run)]
 
 
 def _failure(sweep: Sweep, run: RunFolder) -> Failure:
@@ -46,6 +48,10 @@ def _failure(sweep: Sweep, run: RunFolder) -> Failure:
 
 def _damaged(run: RunFolder) -> str:
     return f"{run.error}. Its results and costs are not in this report"
+
+
+def _undrawn(run: RunFolder) -> list[str]:
+    return [f"{reason}. It is in no figure until `vitssl analyze` is repeated" for reason in run.damaged]
 
 
 def _errors(run: RunFolder) -> str:

@@ -1,12 +1,11 @@
-"""The files that run folders keep for figures, checked before a report begins: predictions, analyses and pictures.
+"""The files that run folders keep for figures, checked before a report begins: predictions and pictures.
 
-Shapes: N images, J masked tokens, S shown images, P patches, R rows of maps.
+Shapes: N images.
 """
 
 from __future__ import annotations
 
 import io
-import math
 import zipfile
 import zlib
 from collections.abc import Iterable
@@ -18,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from vitssl.config import ConfigError
-from vitssl.files import read_file, read_intact, read_json
+from vitssl.files import read_file, read_intact
 from vitssl.records import refuse
 
 KINDS = {"confidence": "f", "top5": "b", "loss": "f", "auc": "f"}  # dtype kinds of the values of each image, besides its classes
@@ -55,18 +54,6 @@ def check(folder: Path) -> None:
     """
     for path in folder.glob("predictions-*.npz"):
         predictions(path)
-    for path in folder.glob("analysis/*.json"):
-        facts = read_json(path)
-        if path.name.startswith(("attention", "tokens", "mask-attention")):
-            _check_blocks(facts["blocks"], path)
-        if path.name.startswith("mask-attention"):
-            _check_masked_tokens(facts, path)
-        if path.name.startswith("selections"):
-            _check_selections(facts, path)
-        if path.name.startswith(("maps", "grad-cam")):
-            _check_pictured(facts, path)
-    for path in folder.glob("analysis/*.npz"):
-        read_intact(path)
     for path in folder.glob("*.png"):
         read_file(path)
 
@@ -83,7 +70,7 @@ def predictions(path: Path) -> Predictions:
 @cache
 def _predictions(path: Path, changed_ns: int) -> Predictions:
     """Read predictions once for all parts of a report; ``changed_ns`` makes a file that was rewritten be read anew."""
-    classes, labels_N, predicted_N, *per_image = _arrays(path, ("classes", "labels", "predicted", "confidence", "top5", "loss"), "auc")
+    classes, labels_N, predicted_N, *per_image = read_arrays(path, ("classes", "labels", "predicted", "confidence", "top5", "loss"), "auc")
     if classes.ndim != 1 or classes.dtype.kind != "U":
         refuse(path, "classes is not a list of names")
     for name, values_N in (("labels", labels_N), ("predicted", predicted_N)):
@@ -97,51 +84,7 @@ def _predictions(path: Path, changed_ns: int) -> Predictions:
     return Predictions(classes.tolist(), labels_N, predicted_N, *per_image)
 
 
-def _check_blocks(blocks: dict[str, Any], path: Path) -> None:
-    if not blocks or not all(block.isdecimal() and len(block) < 6 for block in blocks):
-        refuse(path, "blocks: it has no blocks by their numbers")
-
-
-def _check_masked_tokens(facts: dict[str, Any], path: Path) -> None:
-    for block, tokens in facts["blocks"].items():
-        for token, measured in tokens.items():
-            _check_lengths(
-                path, facts["masked_tokens"], ((f"blocks.{block}.{token}.{kind}", measured[kind]) for kind in ("mean", "std", "share"))
-            )
-
-
-def _check_selections(facts: dict[str, Any], path: Path) -> None:
-    J, P = len(facts["sizes"]), math.prod(facts["grid"])
-    lists = ((name, facts[name]) for name in ("locality", "locality_random", "iou"))
-    _check_lengths(path, J, [*lists, *((f"iou[{j}]", shared) for j, shared in enumerate(facts["iou"]))])
-    if len(facts["grid"]) != 2:
-        refuse(path, "grid: it is not rows and columns of patches")
-    arrays_path = path.with_suffix(".npz")
-    images_SHWC, selected_SJP, frequency_JP = _arrays(arrays_path, ("images", "selected", "frequency"))
-    S, shape = len(images_SHWC) if images_SHWC.ndim else 0, images_SHWC.shape[1:]
-    divided = len(shape) == 3 and shape[2] == 3 and not any(side % parts for side, parts in zip(shape[:2], facts["grid"], strict=True))
-    if not S or images_SHWC.dtype != np.uint8 or not divided:
-        refuse(arrays_path, "images are not RGB images that the patches divide")
-    if selected_SJP.shape != (S, J, P) or selected_SJP.dtype != np.bool_:
-        refuse(arrays_path, "selected does not say of each patch whether a masked token selects it")
-    if frequency_JP.shape != (J, P) or frequency_JP.dtype.kind != "f":
-        refuse(arrays_path, "frequency does not say how often a masked token selects each patch")
-
-
-def _check_pictured(facts: dict[str, Any], path: Path) -> None:
-    R, S, P = len(facts["rows"]), len(facts["index"]), math.prod(facts["grid"])
-    texts, places = ([(f"rows[{r}].{name}", row[name]) for r, row in enumerate(facts["rows"]) if row[name]] for name in ("said", "place"))
-    _check_lengths(path, S, [("titles", facts["titles"]), *texts])
-    _check_lengths(path, 2, [("grid", facts["grid"]), *places])
-    arrays_path = path.with_suffix(".npz")
-    images_SHWC, maps_RSP = _arrays(arrays_path, ("images", "maps"))
-    if images_SHWC.ndim != 4 or images_SHWC.shape[::3] != (S, 3) or not images_SHWC.size or images_SHWC.dtype != np.uint8:
-        refuse(arrays_path, "images are not the RGB images that the JSON file names")
-    if maps_RSP.shape != (R, S, P) or maps_RSP.dtype.kind != "f" or not np.isfinite(maps_RSP).all() or (maps_RSP < 0).any():
-        refuse(arrays_path, "maps are not numbers from 0 on, one for each place of the grid")
-
-
-def _arrays(path: Path, names: Iterable[str], *optional: str) -> list[Any]:
+def read_arrays(path: Path, names: Iterable[str], *optional: str) -> list[Any]:
     """Return the arrays ``names`` of an npz file, then each of the ``optional`` ones, or None if the file lacks it."""
     try:
         content = read_intact(path)
@@ -157,9 +100,3 @@ def _arrays(path: Path, names: Iterable[str], *optional: str) -> list[Any]:
     if not all(isinstance(array, np.ndarray | None) for array in arrays):
         refuse(path, "it holds other things than arrays")
     return arrays
-
-
-def _check_lengths(path: Path, length: int, lists: Iterable[tuple[str, list[Any]]]) -> None:
-    for field, values in lists:
-        if len(values) != length:
-            refuse(path, f"{field}: {len(values)} values of {length}")
