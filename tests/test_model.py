@@ -33,6 +33,7 @@ def batch(B: int, labelled: float = 8.0, px: int = 8) -> Batch:
     [
         ({"classify": torch.tensor(1.0)}, "another objective's term is called classify too; begin its name with mae"),
         ({"reconstruction": torch.tensor(1.0)}, "its term reconstruction must be called mae, or mae_ and more"),
+        ({"mae": 0.5}, "its term mae is of type float; give a tensor"),
         ({"mae": torch.ones(3)}, r"its term mae has the shape \(3,\); give its mean, a scalar"),
         ({"mae": torch.tensor(1.0)}, r"its term mae has no gradient, so that nothing learns from it \(detach, no_grad\?\)"),
         (torch.tensor(1.0), "it gives Tensor; a dict of its terms is wanted, such as {'mae': loss}"),

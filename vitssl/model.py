@@ -91,6 +91,8 @@ def _check_terms(name: str, losses: dict[str, Tensor], others: Collection[str]) 
             raise ValueError(f"objective {name}: another objective's term is called {term} too; begin its name with {name}")
         if term != name and not term.startswith(f"{name}_"):
             raise ValueError(f"objective {name}: its term {term} must be called {name}, or {name}_ and more")
+        if not isinstance(loss, Tensor):
+            raise TypeError(f"objective {name}: its term {term} is of type {type(loss).__name__}; give a tensor, which has a gradient")
         if loss.dim():
             raise ValueError(f"objective {name}: its term {term} has the shape {tuple(loss.shape)}; give its mean, a scalar")
         if torch.is_grad_enabled() and not loss.requires_grad:

@@ -18,7 +18,6 @@ from vitssl.words import listed
 if TYPE_CHECKING:
     from jobs.plan.cells import Cell
 
-CONTRASTED = ("simclr", "dino")  # objectives that tell the views of one image from others', by their colours if these stay unchanged
 COLOURS = "[{jitter: {prob: 0.8}}, {gray: {prob: 0.2}}]"
 FEW_LABELLED, FEW_IN_A_BATCH = 0.1, 16  # of the images, and images of a batch: with fewer it holds little to learn to classify from
 LARGER = 10  # times the network's weights: a larger decoder costs far more than the network
@@ -64,7 +63,7 @@ def _alike_in_colours(made: Iterable[Cell]) -> Iterator[str]:
     """Yield a note if SimCLR or DINO trains on coloured images whose views keep their colours, which alone give an image away."""
     for place, run in _places(made):
         views = run.data.views.enabled()
-        contrasted = [name for name in active(run.objectives) if name in CONTRASTED]
+        contrasted = [name for name, objective in active(run.objectives).items() if objective.needs_colours]
         if contrasted and _coloured(run) and not any(view.color or view.auto_augment for view in views.values()):
             words = shlex.join(f"arms.{place}.data.views.{view}.color={COLOURS}" for view in views)
             yield f"{listed(contrasted)} of {place} compares views of unchanged colours, which its paper changes: add {words}"

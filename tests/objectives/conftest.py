@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import importlib.util
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ NAMES = [f.name for f in dataclasses.fields(Objectives)]
 def declared(what: str) -> dict[str, Any]:
     """{objective: what its test file says}: ``PAIRS``, tiny forms of it for test_pairs; ``CURVE``, layers for test_train;
     ``OVER_RANKS``: fields with which two ranks are to train as one process does, or why they are not compared so."""
-    modules = {name: importlib.import_module(f"tests.objectives.test_{name}") for name in NAMES}
+    paths = {name: f"tests.objectives.test_{name}" for name in NAMES}  # test_table says which file is missing
+    modules = {name: importlib.import_module(path) for name, path in paths.items() if importlib.util.find_spec(path)}
     return {name: getattr(module, what) for name, module in modules.items() if hasattr(module, what)}
 
 

@@ -168,9 +168,7 @@ def lacks(backbone: BackboneConfig, need: str, path: str, objective: ObjectiveCo
     if backbone.tokenizer == "shifted" and need in ("keep", "mask"):
         return "backbone.tokenizer=shifted lets every token see part of its neighbours, even hidden ones; set patches"
     if need in ("keep", "mask") and not {"keep", "mask"} & capabilities(backbone):
-        return (
-            f"backbone.name={backbone.name} cannot hide tokens, neither by dropping nor by masking; simclr and dino need no hidden tokens"
-        )
+        return f"backbone.name={backbone.name} cannot hide tokens, neither by dropping nor by masking; simclr, for example, hides none"
     (lack, advice), inactive = LACKS[need], backbone.inactive_fields()
     if {"reg": "reg_tokens", "masked_tokens": "masked_tokens"}.get(need) in inactive or (need == "cls" and not hasattr(objective, "pool")):
         advice = "take a ViT, such as vit_tiny"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -27,6 +27,14 @@ def negatives_problems(name: str, run: Run) -> Iterator[Problem]:
         yield Problem(name, "loop.micro_batch_size may split the batch, whose other images serve as negatives; leave it out")
 
 
+def two_views_problems(name: str, run: Run, views: Collection[str]) -> Iterator[Problem]:
+    """Yield the problems of an objective at ``name`` that compares two views of an image: ``views``, or two copies of the only one."""
+    copies = 3 - len(views)
+    for view in views:
+        if (count := getattr(run.data.views, view).count) != copies:
+            yield Problem(name, f"data.views.{view}.count is {count}; two views are compared, so it must be {copies}")
+
+
 def repeated_view_problems(name: str, views: list[str]) -> Iterator[Problem]:
     """Yield the problem of an objective at ``name`` that compares views of which two are the same."""
     if len(set(views)) < len(views):
@@ -40,6 +48,8 @@ class ObjectiveConfig:
     classifies: ClassVar[bool] = False  # whether it predicts classes, so that the Run is evaluated on the test split
     needs_labels: ClassVar[bool] = False  # if all active objectives need them, unlabelled images are left out
     has_teacher: ClassVar[bool] = False  # a moving average of the backbone, which is ``teacher.backbone`` in its module
+    # whether it tells the views of one image from others', by their colours if these stay unchanged
+    needs_colours: ClassVar[bool] = False
     makes: ClassVar[tuple[str, ...]] = ()  # names of views that it makes, which objectives after it in `Objectives` may read
     smoke: ClassVar[dict[str, Any]] = {}  # fields of its tiny form that `jobs/submit.py --smoke` trains
     weight: float = 1.0  # factor on its loss in the sum over objectives

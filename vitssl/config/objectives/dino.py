@@ -18,6 +18,7 @@ class DinoConfig(ObjectiveConfig):
     """Self-distillation with multi-crop (Caron et al. 2021); the defaults are its ViT-S/16's."""
 
     has_teacher: ClassVar[bool] = True
+    needs_colours: ClassVar[bool] = True
     smoke: ClassVar[dict[str, Any]] = {"hidden_dim": 32, "bottleneck_dim": 16, "out_dim": 64}
     second: str = "second"  # the other global view
     local: Optional[str] = "local"  # view of small crops, seen by the student only; null: none

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vitssl.config.base import Problem, minimum_problems, positive_problems
-from vitssl.config.objectives.base import ObjectiveConfig, Pool, negatives_problems, pool_requirements
+from vitssl.config.objectives.base import ObjectiveConfig, Pool, negatives_problems, pool_requirements, two_views_problems
 
 if TYPE_CHECKING:
     from vitssl.config.run import Run
@@ -22,6 +22,7 @@ class SimclrConfig(ObjectiveConfig):
     hidden layer.
     """
 
+    needs_colours: ClassVar[bool] = True
     smoke: ClassVar[dict[str, Any]] = {"hidden_dim": 32, "out_dim": 16}
     second: str = "second"  # the other view; may be `view` itself if that has count 2
     pool: Pool = "cls"  # what the head reads: the class token, or the mean of the patch tokens
@@ -46,7 +47,4 @@ class SimclrConfig(ObjectiveConfig):
         yield from minimum_problems(1, self, name, "hidden_dim", "out_dim", "layers")
         yield from positive_problems(self, name, "temperature")
         yield from negatives_problems(name, run)
-        copies = 2 if self.second == self.view else 1
-        for view in self.views():
-            if (count := getattr(run.data.views, view).count) != copies:
-                yield Problem(name, f"data.views.{view}.count is {count}; two views are compared, so it must be {copies}")
+        yield from two_views_problems(name, run, self.views())

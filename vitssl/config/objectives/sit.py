@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from vitssl.config.base import Problem, interval_problems, minimum_problems, positive_problems, rising_problems
 from vitssl.config.data import view_px
-from vitssl.config.objectives.base import ObjectiveConfig, negatives_problems
+from vitssl.config.objectives.base import ObjectiveConfig, negatives_problems, two_views_problems
 
 if TYPE_CHECKING:
     from vitssl.config.run import Run
@@ -68,8 +68,7 @@ class SitConfig(ObjectiveConfig):
                     f"{name}.sides", f"rectangles of {self.sides} would have to be {count} to fill {area}; at most {MOST_RECTANGLES}"
                 )
         yield from positive_problems(self, name, "temperature")
-        if (count := getattr(run.data.views, self.view).count) != 2:
-            yield Problem(name, f"data.views.{self.view}.count is {count}; two views are compared, so it must be 2")
+        yield from two_views_problems(name, run, self.views())
         if (px := view_px(run.data, self.view)) <= BLUR_RADIUS_PX:
             yield Problem(name, f"data.views.{self.view} has {px} px, fewer than a blur's {BLUR_RADIUS_PX + 1}")
         if run.backbone.reg_tokens != 1:
