@@ -178,7 +178,7 @@ def _augmenting(place: Place, fields: dict[str, Any], batch_size: int, together:
 
 def profiled(place: Place) -> dict[str, dict[str, float]]:
     """Of an SSAT step and of its views, by how much of the time each operation takes, the largest first."""
-    batch_size = sizes.BATCH // 4 if place.device.type == "cuda" else 8
+    batch_size = sizes.BATCH // 4 if place.device.type == "cuda" else 2
     step = lambda compiled: sizes.training_step(place.bench, _network(place), "ssat", compiled, batch_size)  # noqa: E731
     parts = {"views": _augmenting(place, RAND_AUGMENT, batch_size), "plain": step(False), "compiled": step(True)}
     return {name: _shares(place, work) for name, work in parts.items()}
