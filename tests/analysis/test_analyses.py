@@ -16,7 +16,7 @@ from torch import Tensor
 import vitssl
 from vitssl import cli
 from vitssl.analysis import KINDS, attention, selections, tokens
-from vitssl.analysis.base import Sample
+from vitssl.analysis.base import DrawnImages
 from vitssl.config import ConfigError
 from vitssl.trained import Trained
 
@@ -67,12 +67,12 @@ def test_intersection_over_union_is_that_of_sets() -> None:
 @pytest.mark.parametrize("how", [{}, {"blocks": 2}, {"selection": "hard"}, {"scores": "normed", "later_blocks": "carry"}])
 def test_the_patches_of_highest_score_are_shown(trained, digits, how: dict) -> None:
     network = trained({"backbone.masked_tokens": how})
-    sample = Sample(network, count=70)
-    numbers = selections.measure(network, sample)
+    drawn = DrawnImages(network, count=70)
+    numbers = selections.measure(network, drawn)
     assert numbers.facts["sizes"] == [22, 43, 64] == numbers.arrays["selected"].sum(-1)[0].tolist()
     assert numbers.arrays["selected"][:, -1].all() and numbers.facts["locality"][-1] == numbers.facts["locality_random"][-1] == 1
     assert np.allclose(np.diag(numbers.facts["iou"]), 1) and numbers.arrays["frequency"].sum(1) == pytest.approx([22, 43, 64])
-    (first, *_), backbone = sample.batches(), network.model.backbone
+    (first, *_), backbone = drawn.batches(), network.model.backbone
     if how.get("blocks") == 2:  # before the first block
         tokens_BND = backbone.embed(first.views["main"]).tokens
     else:
@@ -90,14 +90,14 @@ def test_shards_that_were_built_anew_are_refused(trained) -> None:
     network = trained()
     network.run.data.sha256 = "0" * 64
     with pytest.raises(ConfigError, match=r"is not what .* was trained on"):
-        Sample(network)
+        DrawnImages(network)
 
 
 def test_pictures_are_the_images_that_were_drawn(trained, digits) -> None:
     from vitssl.data.index import load_index, read_image
 
     network = trained()
-    numbers = selections.measure(network, Sample(network, count=70, split="train", seed=3))
+    numbers = selections.measure(network, DrawnImages(network, count=70, split="train", seed=3))
     index = load_index(digits)
     assert numbers.arrays["images"].shape == (10, 8, 8, 3) and len(set(numbers.arrays["index"])) == 10
     for picture, position in zip(numbers.arrays["images"], numbers.arrays["index"], strict=True):
@@ -131,7 +131,7 @@ def test_equal_attention_gives_every_masked_token_its_share(trained) -> None:
     for block in network.model.backbone.blocks:
         torch.nn.init.zeros_(block.attn.qkv.weight)
         torch.nn.init.zeros_(block.attn.qkv.bias)
-    facts = attention.to_masked_tokens(network, Sample(network, count=70)).facts
+    facts = attention.to_masked_tokens(network, DrawnImages(network, count=70)).facts
     assert facts["tokens"] == 2 + 64 + 3 and list(facts["blocks"]) == ["1", "2"]
     for block in facts["blocks"].values():
         assert list(block) == ["cls", "reg1"]
@@ -142,11 +142,11 @@ def test_equal_attention_gives_every_masked_token_its_share(trained) -> None:
 
 def test_means_and_deviations_are_those_of_all_images_at_once(trained) -> None:
     network = trained()
-    sample = Sample(network, count=150)  # three passes
-    (facts,) = attention.to_masked_tokens(network, sample).facts["blocks"].values()
+    drawn = DrawnImages(network, count=150)  # three passes
+    (facts,) = attention.to_masked_tokens(network, drawn).facts["blocks"].values()
     rows = []
     with attention.recorded(network.model.backbone, [1]) as maps, torch.no_grad():
-        for batch in sample.batches():
+        for batch in drawn.batches():
             network.encode(batch.views["main"])
             rows.append(maps[1][:, :, 0, -3:])
     rows_ShJ = torch.cat(rows).double()
@@ -177,10 +177,10 @@ def test_attention_to_one_token_alone_by_hand() -> None:
 def test_attention_is_that_of_slow_loops(trained, backbone: dict) -> None:
     """Of 70 images, in two passes."""
     network = trained({"backbone": backbone, "backbone.patch_size": 4})
-    vit, sample = network.model.backbone, Sample(network, count=70)
+    vit, drawn = network.model.backbone, DrawnImages(network, count=70)
     with attention.recorded(vit, [0, 1]) as maps, torch.no_grad():
-        network.encode(torch.cat([batch.views["main"] for batch in sample.batches()]))
-    facts, places = attention.measure(network, sample).facts, list(itertools.product((0, 0.5), (0, 0.5)))
+        network.encode(torch.cat([batch.views["main"] for batch in drawn.batches()]))
+    facts, places = attention.measure(network, drawn).facts, list(itertools.product((0, 0.5), (0, 0.5)))
     assert facts["distance_if_equal"] == pytest.approx((2 + 2**0.5) / 8)
     for i in range(2):
         rows, P = maps[i].double(), vit.num_prefix_tokens
@@ -242,11 +242,11 @@ def test_the_spectrum_is_that_of_the_covariance() -> None:
 @pytest.mark.parametrize(("layer", "place", "widths"), [(MASKED, "block", [32, 32]), (CONVOLUTIONS, "stage", [16, 32, 64])])
 def test_tokens_of_every_place_that_has_several(untrained_run, layer: dict, place: str, widths: list[int]) -> None:
     network = vitssl.load(untrained_run(layer))
-    sample = Sample(network, count=70)
-    facts = tokens.measure(network, sample).facts
+    drawn = DrawnImages(network, count=70)
+    facts = tokens.measure(network, drawn).facts
     assert facts["place"] == place and list(facts["blocks"]) == ["1", "2", "3"][: len(widths)]
     with torch.no_grad():
-        found = network.encode(torch.cat([batch.views["main"] for batch in sample.batches()]), tuple(range(len(widths)))).intermediates
+        found = network.encode(torch.cat([batch.views["main"] for batch in drawn.batches()]), tuple(range(len(widths)))).intermediates
     for i, width in enumerate(widths):
         tokens_BND = found[i].tokens_BND
         assert tokens_BND.shape[::2] == (70, width)
@@ -269,20 +269,20 @@ def test_a_network_that_diverged_is_one_line(untrained_run, name: str, capsys) -
 
 def test_a_sample_is_drawn_by_its_seed(trained) -> None:
     network = trained()
-    one, again, other = (Sample(network, count=20, seed=seed).positions.tolist() for seed in (0, 0, 1))
+    one, again, other = (DrawnImages(network, count=20, seed=seed).positions.tolist() for seed in (0, 0, 1))
     assert one == again != other and len(set(one)) == 20
-    assert len(Sample(network, count=1000).positions) == 450
-    seen = torch.cat([batch.index_B for batch in Sample(network, count=70).batches()])
-    assert seen.tolist() == Sample(network, count=70).positions.tolist()
+    assert len(DrawnImages(network, count=1000).positions) == 450
+    seen = torch.cat([batch.index_B for batch in DrawnImages(network, count=70).batches()])
+    assert seen.tolist() == DrawnImages(network, count=70).positions.tolist()
 
 
 def test_of_a_run_with_folds_it_is_of_its_own_test_images(trained) -> None:
     network = trained({"data.folds": 5, "seed": 2})
     _, parts = network.data()
-    sample = Sample(network, count=1000)
-    assert sorted(sample.positions) == parts.test.tolist() and 0 < len(parts.test) < 450
-    assert sample.facts()["split"] == "the run's fold"
-    assert len(Sample(network, count=1000, split="test").positions) == 450
+    drawn = DrawnImages(network, count=1000)
+    assert sorted(drawn.positions) == parts.test.tolist() and 0 < len(parts.test) < 450
+    assert drawn.facts()["split"] == "the run's fold"
+    assert len(DrawnImages(network, count=1000, split="test").positions) == 450
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -13,7 +13,7 @@ from torch import Tensor
 import vitssl
 from vitssl import cli
 from vitssl.analysis import attention, grad_cam, maps
-from vitssl.analysis.base import Sample
+from vitssl.analysis.base import DrawnImages
 from vitssl.config import ConfigError
 from vitssl.data import UNLABELLED
 from vitssl.data.loading.batch import Batch
@@ -125,28 +125,28 @@ def test_the_predicted_class_stands_for_one_that_is_not_known(loaded) -> None:
 
 def test_every_image_has_the_map_of_its_class(untrained_run) -> None:
     trained = vitssl.load(untrained_run(SMALL))
-    sample = Sample(trained, count=5)
-    numbers, place = grad_cam.measure(trained, sample), grad_cam.target_layer(trained)
-    labels = sample.index.label[sample.positions].tolist()
+    drawn = DrawnImages(trained, count=5)
+    numbers, place = grad_cam.measure(trained, drawn), grad_cam.target_layer(trained)
+    labels = drawn.index.label[drawn.positions].tolist()
     assert numbers.facts["titles"] == [str(label) for label in labels] and len(set(labels)) > 1
-    (batch,) = sample.batches()
+    (batch,) = drawn.batches()
     for i, label in enumerate(labels):
         image_1CHW = batch.views["main"][i : i + 1]
         map_N, logits_K = grad_cam.cam(trained, place, image_1CHW, label)
         np.testing.assert_allclose(numbers.arrays["maps"][0, i], map_N, rtol=1e-5)
         assert numbers.facts["rows"][0]["said"][i] == f"{logits_K.argmax()} ({logits_K.softmax(-1).max():.2f})"
-    assert sample.labels(trained.classes) == labels
-    sample.index.classes = ["other", *reversed(trained.classes[1:])]
-    assert sample.labels(trained.classes) == [10 - label if label else UNLABELLED for label in labels], "by their names"
-    sample.index.label[sample.positions] = UNLABELLED
-    assert sample.labels(trained.classes) == [UNLABELLED] * 5
+    assert drawn.labels(trained.classes) == labels
+    drawn.index.classes = ["other", *reversed(trained.classes[1:])]
+    assert drawn.labels(trained.classes) == [10 - label if label else UNLABELLED for label in labels], "by their names"
+    drawn.index.label[drawn.positions] = UNLABELLED
+    assert drawn.labels(trained.classes) == [UNLABELLED] * 5
 
 
 def test_attention_maps_are_rows_of_the_last_block(untrained_run) -> None:
     trained = vitssl.load(untrained_run({"backbone.patch_size": 2, "backbone.reg_tokens": 1}))
-    sample, backbone = Sample(trained, count=5), trained.model.backbone
-    numbers = maps.measure(trained, sample)
-    (batch,) = sample.batches()
+    drawn, backbone = DrawnImages(trained, count=5), trained.model.backbone
+    numbers = maps.measure(trained, drawn)
+    (batch,) = drawn.batches()
     with attention.recorded(backbone, [1]) as recorded, torch.no_grad():
         trained.encode(batch.views["main"])
     patches_BhTN = recorded[1][..., 2:]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from vitssl.analysis import attention, grad_cam, maps, selections, tokens
-from vitssl.analysis.base import Numbers, Sample
+from vitssl.analysis.base import DrawnImages, Numbers
 from vitssl.analysis.pictures import PICTURES
 from vitssl.atomic import replacing
 from vitssl.config import ConfigError
@@ -36,7 +36,7 @@ class Analysis:
         images: default number of images.
     """
 
-    measure: Callable[[Trained, Sample], Numbers]
+    measure: Callable[[Trained, DrawnImages], Numbers]
     part: Callable[[Trained], Any]
     images: int = 1000
 
@@ -52,7 +52,7 @@ KINDS = {
 
 
 def analyze_each(
-    folders: Sequence[Path], name: str, load: Callable[[Path], Trained], sample_of: Callable[[Trained], Sample]
+    folders: Sequence[Path], name: str, load: Callable[[Path], Trained], draw_of: Callable[[Trained], DrawnImages]
 ) -> Iterator[Path]:
     """Run `analyze` on several runs, loading one at a time, and yield the figures.
 
@@ -62,7 +62,7 @@ def analyze_each(
         folders: of the runs.
         name: of the analysis, a key of KINDS.
         load: loads the run in a folder.
-        sample_of: draws the images for a run.
+        draw_of: draws the images for a run.
 
     Raises:
         ConfigError: as in `analyze`; if no run has the part, it says what the first one lacks.
@@ -75,20 +75,20 @@ def analyze_each(
         except ConfigError as error:
             left_out[folder] = ConfigError(error.reason, error.field, str(folder))  # without the traceback, which holds the network
         else:
-            yield analyze(trained, name, sample_of(trained))
+            yield analyze(trained, name, draw_of(trained))
         del trained  # before the next one is loaded
     if folders and not {*folders} - left_out.keys():
         raise left_out[folders[0]]
     note_left_out(list(left_out), "in which there is nothing of the kind")
 
 
-def analyze(trained: Trained, name: str, sample: Sample) -> Path:
+def analyze(trained: Trained, name: str, drawn: DrawnImages) -> Path:
     """Write the numbers and the figure of an analysis into the run folder, replacing an earlier one of the same weights.
 
     Args:
         trained: the run.
         name: of the analysis, a key of KINDS. Names of files also contain the weights, unless these are the model's last ones.
-        sample: the images to analyse.
+        drawn: the images to analyse.
 
     Returns:
         The path of the figure, a PNG.
@@ -96,11 +96,11 @@ def analyze(trained: Trained, name: str, sample: Sample) -> Path:
     Raises:
         ConfigError: the network does not have the part that is analysed.
     """
-    numbers = KINDS[name].measure(trained, sample)
+    numbers = KINDS[name].measure(trained, drawn)
     folder, value_by_default = trained.folder / "analysis", {"model": trained.weights, Path(LAST).stem: Path(trained.checkpoint).stem}
     stem = "-".join([name, *(value for default, value in value_by_default.items() if value != default)])
     folder.mkdir(exist_ok=True)
-    write_json(folder / f"{stem}.json", sample.facts() | numbers.facts)
+    write_json(folder / f"{stem}.json", drawn.facts() | numbers.facts)
     if numbers.arrays:
         with replacing(folder / f"{stem}.npz") as temporary, temporary.open("wb") as stream:
             np.savez_compressed(stream, **dict[str, Any](numbers.arrays))

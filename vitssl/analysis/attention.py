@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitssl.analysis.base import Numbers, Sample
+from vitssl.analysis.base import DrawnImages, Numbers
 from vitssl.analysis.selections import selection_of
 from vitssl.backbones.base import IsotropicTransformer
 from vitssl.backbones.layers import set_fused_attention
@@ -70,7 +70,7 @@ def transformer_of(trained: Trained) -> IsotropicTransformer:
     return backbone
 
 
-def measure(trained: Trained, sample: Sample) -> Numbers:
+def measure(trained: Trained, drawn: DrawnImages) -> Numbers:
     """Measure the attention of every block: the means over images of the values that `summarize_map` returns.
 
     They are ``distance`` and ``entropy`` of each head, and the attention ``received`` by each token.
@@ -80,14 +80,14 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
     sums: dict[int, list[Tensor]] = {}
     part = partial(summarize_map, prefix=backbone.num_prefix_tokens, distances_NN=distances_NN)
     with recorded(backbone, range(backbone.num_layers), part) as maps, torch.no_grad():
-        for batch in sample.batches():
+        for batch in drawn.batches():
             trained.encode(batch.views["main"])
             for i, batch_values in maps.items():
                 previous = sums.get(i, [0.0] * len(batch_values))
                 sums[i] = [total + values.sum(0).double().cpu() for total, values in zip(previous, batch_values, strict=True)]
     for i, totals in sums.items():
-        sample.check_finite(torch.cat(totals), f"attention weights of block {i + 1}")
-    names, count = ("distance", "entropy", "received"), len(sample.positions)
+        drawn.check_finite(torch.cat(totals), f"attention weights of block {i + 1}")
+    names, count = ("distance", "entropy", "received"), len(drawn.positions)
     blocks = {str(i + 1): dict(zip(names, ((total / count).tolist() for total in sums[i]), strict=True)) for i in sorted(sums)}
     return Numbers({"distance_if_equal": distances_NN.mean().item(), "blocks": blocks})
 
@@ -124,7 +124,7 @@ def normalize_rows(rows: Tensor) -> Tensor:
     return rows / rows.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
 
 
-def to_masked_tokens(trained: Trained, sample: Sample) -> Numbers:
+def to_masked_tokens(trained: Trained, drawn: DrawnImages) -> Numbers:
     """Measure how much each prefix token attends to each masked token, in every block with masked tokens, averaged over heads and images.
 
     ``mean`` is the mean of the attention, which sums to 1 over all tokens. ``std`` is its standard deviation over images. ``share`` is the
@@ -135,11 +135,11 @@ def to_masked_tokens(trained: Trained, sample: Sample) -> Numbers:
     P, tokens = backbone.num_prefix_tokens, 0
     sums = {i: torch.zeros(3, P, J, dtype=torch.float64) for i in blocks}
     with recorded(backbone, blocks, lambda map_BhTT: map_BhTT[:, :, :P, -J:].double()) as maps, torch.no_grad():
-        for batch in sample.batches():
+        for batch in drawn.batches():
             tokens = P + trained.encode(batch.views["main"]).tokens_BND.shape[1] + J
             for i, rows_BhPJ in maps.items():
                 sums[i] += _sums(rows_BhPJ).cpu()
-    count = len(sample.positions)
+    count = len(drawn.positions)
     names = ["cls", *(f"reg{n}" for n in range(1, P))]
     measured = {str(i + 1): {name: _moments(sums[i][:, p] / count, count) for p, name in enumerate(names)} for i in blocks}
     return Numbers({"masked_tokens": J, "tokens": tokens, "blocks": measured})

@@ -33,7 +33,7 @@ class Numbers:
 
 
 @dataclass
-class Sample:
+class DrawnImages:
     """Images drawn at random from a split.
 
     Attributes:

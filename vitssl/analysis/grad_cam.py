@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitssl.analysis import pictures
-from vitssl.analysis.base import Numbers, Sample
+from vitssl.analysis.base import DrawnImages, Numbers
 from vitssl.analysis.pictures import Maps
 from vitssl.backbones.base import ConvNet, Features
 from vitssl.backbones.timm import TimmNetwork
@@ -55,12 +55,12 @@ def target_layer(trained: Trained) -> TargetLayer:
     return TargetLayer(norms[-1], lambda tokens: tokens.flatten(1, -2)[:, first : first + math.prod(grid)])
 
 
-def measure(trained: Trained, sample: Sample) -> Numbers:
+def measure(trained: Trained, drawn: DrawnImages) -> Numbers:
     """Compute the map of every image for its own class, or for the predicted class if its own is not one of the run's classes."""
-    pictures.check(sample)
-    layer, labels = target_layer(trained), iter(sample.labels(trained.classes))
+    pictures.check(drawn)
+    layer, labels = target_layer(trained), iter(drawn.labels(trained.classes))
     images, maps, captions = [], [], []
-    for batch in sample.batches():
+    for batch in drawn.batches():
         images_BCHW = batch.views["main"]
         images.append(pictures.pixels(trained, images_BCHW))
         for image_1CHW in images_BCHW.split(1):  # one at a time, since a pass holds all its activations for the gradient
@@ -68,7 +68,7 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
             maps.append(map_N)
             captions.append(f"{trained.classes[int(logits_K.argmax())]} ({float(logits_K.softmax(-1).max()):.2f})")
     grid = trained.model.backbone.grid(trained.run.data.image_size)
-    return pictures.numbers(sample, np.concatenate(images), grid, [Maps("Grad-CAM", torch.stack(maps), captions)])
+    return pictures.numbers(drawn, np.concatenate(images), grid, [Maps("Grad-CAM", torch.stack(maps), captions)])
 
 
 def cam(trained: Trained, layer: TargetLayer, image_1CHW: Tensor, label: int) -> tuple[Tensor, Tensor]:

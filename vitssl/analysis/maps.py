@@ -15,14 +15,14 @@ from torch import Tensor
 
 from vitssl.analysis import pictures
 from vitssl.analysis.attention import normalize_rows, recorded, transformer_of
-from vitssl.analysis.base import Numbers, Sample
+from vitssl.analysis.base import DrawnImages, Numbers
 from vitssl.analysis.pictures import Maps
 from vitssl.trained import Trained
 
 
-def measure(trained: Trained, sample: Sample) -> Numbers:
+def measure(trained: Trained, drawn: DrawnImages) -> Numbers:
     """Compute the maps of `query_attention` for every image, with up to three patches on the diagonal as queries."""
-    pictures.check(sample)
+    pictures.check(drawn)
     backbone = transformer_of(trained)
     grid = backbone.grid(trained.run.data.image_size)
     queries, last = patches(grid), backbone.num_layers - 1
@@ -32,7 +32,7 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
         recorded(backbone, [last], lambda map_BhTT: query_attention(map_BhTT, backbone.num_prefix_tokens, grid, indices)) as maps,
         torch.no_grad(),
     ):
-        for batch in sample.batches():
+        for batch in drawn.batches():
             trained.encode(batch.views["main"])
             images.append(pictures.pixels(trained, batch.views["main"]))
             tokens.append(maps[last][0].cpu())
@@ -44,7 +44,7 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
         for i, ((row, column), values) in enumerate(zip(queries, patch_maps, strict=True))
     ]
     rows += [Maps(f"class token, head {i}", values, compared=False) for i, values in enumerate(torch.cat(heads).unbind(1), 1)]
-    return pictures.numbers(sample, np.concatenate(images), grid, rows)
+    return pictures.numbers(drawn, np.concatenate(images), grid, rows)
 
 
 def patches(grid: tuple[int, ...]) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitssl.analysis.base import Numbers, Sample
+from vitssl.analysis.base import DrawnImages, Numbers
 from vitssl.config import ConfigError
 from vitssl.trained import Trained
 
@@ -38,21 +38,21 @@ class Maps:
     compared: bool = True
 
 
-def check(sample: Sample) -> None:
+def check(drawn: DrawnImages) -> None:
     """Refuse more images than a figure can show.
 
     Raises:
         ConfigError: there are more than MOST.
     """
-    if len(sample.positions) > MOST:
-        raise ConfigError(f"a figure shows at most {MOST} images, not {len(sample.positions):,}", "--images")
+    if len(drawn.positions) > MOST:
+        raise ConfigError(f"a figure shows at most {MOST} images, not {len(drawn.positions):,}", "--images")
 
 
-def numbers(sample: Sample, images_SHWC: np.ndarray, grid: tuple[int, ...], rows: list[Maps]) -> Numbers:
-    """Return maps over the sample's images as numbers and arrays, with the classes of the images as titles.
+def numbers(drawn: DrawnImages, images_SHWC: np.ndarray, grid: tuple[int, ...], rows: list[Maps]) -> Numbers:
+    """Return maps over the drawn images as numbers and arrays, with the classes of the images as titles.
 
     Args:
-        sample: the images.
+        drawn: the images.
         images_SHWC: their pixels.
         grid: rows and columns of the maps.
         rows: the maps, one for each row of the figure.
@@ -61,11 +61,11 @@ def numbers(sample: Sample, images_SHWC: np.ndarray, grid: tuple[int, ...], rows
         ConfigError: a map has values that are not finite.
     """
     for row in rows:
-        sample.check_finite(row.values, f"{row.name} maps")
-    index, labels = sample.index, sample.index.label[sample.positions]
+        drawn.check_finite(row.values, f"{row.name} maps")
+    index, labels = drawn.index, drawn.index.label[drawn.positions]
     facts = {
         "grid": list(grid),
-        "index": sample.positions.tolist(),
+        "index": drawn.positions.tolist(),
         "titles": [index.classes[label] if label >= 0 else "unlabelled" for label in labels],
         "rows": [{"name": row.name, "said": row.captions, "place": row.place, "compared": row.compared} for row in rows],
     }

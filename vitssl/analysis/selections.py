@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitssl.analysis.base import Numbers, Sample
+from vitssl.analysis.base import DrawnImages, Numbers
 from vitssl.analysis.pictures import PICTURES, pixels
 from vitssl.backbones.base import IsotropicTransformer
 from vitssl.backbones.masked_tokens import Selection, hard_weights, subset_sizes
@@ -32,10 +32,10 @@ def selection_of(trained: Trained) -> Selection:
     return selection
 
 
-def measure(trained: Trained, sample: Sample) -> Numbers:
+def measure(trained: Trained, drawn: DrawnImages) -> Numbers:
     """Measure the sets of selected patches: their sizes, the overlap of two sets of an image, and their locality.
 
-    For comparison, ``locality_random`` is the locality of sets of the same sizes that are drawn at random with the sample's seed.
+    For comparison, ``locality_random`` is the locality of sets of the same sizes that are drawn at random with the same seed.
     """
     part, scores = selection_of(trained), []
     handle = part.register_forward_pre_hook(lambda part, inputs: scores.append(part.scores(inputs[0].tokens_BND)))
@@ -43,7 +43,7 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
     images: list[np.ndarray] = []
     try:
         with torch.no_grad():
-            for batch in sample.batches():
+            for batch in drawn.batches():
                 scores.clear()
                 images_BCHW = batch.views["main"]
                 grid = trained.encode(images_BCHW).grid
@@ -53,7 +53,7 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
     finally:
         handle.remove()
     selected_SJN = torch.cat(selected)
-    random_SJN = hard_weights(torch.rand(selected_SJN.shape, generator=torch.Generator().manual_seed(sample.seed))) > 0
+    random_SJN = hard_weights(torch.rand(selected_SJN.shape, generator=torch.Generator().manual_seed(drawn.seed))) > 0
     facts = {
         "grid": list(grid),
         "sizes": subset_sizes(*selected_SJN.shape[1:]),
@@ -65,7 +65,7 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
     arrays = {
         "images": np.concatenate(images)[:PICTURES],
         "selected": selected_SJN[:PICTURES].numpy(),
-        "index": sample.positions[:PICTURES],
+        "index": drawn.positions[:PICTURES],
         "frequency": selected_SJN.double().mean(0).numpy(),  # how often each patch of the grid is selected
     }
     return Numbers(facts, arrays)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitssl.analysis.base import Numbers, Sample
+from vitssl.analysis.base import DrawnImages, Numbers
 from vitssl.backbones.base import IsotropicTransformer
 from vitssl.config import ConfigError
 from vitssl.trained import Trained
@@ -35,7 +35,7 @@ def multi_token_layers(trained: Trained) -> list[int]:
     raise ConfigError(f"{trained.run.backbone.network} makes a single token of an image of {size_px} px", "data.image_size")
 
 
-def measure(trained: Trained, sample: Sample) -> Numbers:
+def measure(trained: Trained, drawn: DrawnImages) -> Numbers:
     """Measure the tokens of every intermediate layer that has several.
 
     The results are the means over images of `token_distances`, and the effective rank of the images' mean tokens. The features
@@ -44,13 +44,13 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
     Raises:
         ConfigError: there are fewer than two images, which have no covariance.
     """
-    if len(sample.positions) < 2:
+    if len(drawn.positions) < 2:
         raise ConfigError("a covariance needs two images at least", "--images")
     layer_indices, backbone = multi_token_layers(trained), trained.model.backbone
     sums = {i: torch.zeros(len(NAMES), dtype=torch.float64) for i in layer_indices}
     moments = {i: Moments(backbone.widths[i]) for i in layer_indices}
     with torch.no_grad():
-        for batch in sample.batches():
+        for batch in drawn.batches():
             intermediates = trained.encode(batch.views["main"], tuple(layer_indices)).intermediates
             for i in layer_indices:
                 tokens_BND = intermediates[i].tokens_BND.float()
@@ -58,8 +58,8 @@ def measure(trained: Trained, sample: Sample) -> Numbers:
                 moments[i].add(tokens_BND.mean(1).cpu())
     kind, blocks = "block" if isinstance(backbone, IsotropicTransformer) else "stage", {}
     for i in layer_indices:
-        sample.check_finite(sums[i], f"features of {kind} {i + 1}")
-        means, spectrum_D = dict(zip(NAMES, (sums[i] / len(sample.positions)).tolist(), strict=True)), moments[i].spectrum()
+        drawn.check_finite(sums[i], f"features of {kind} {i + 1}")
+        means, spectrum_D = dict(zip(NAMES, (sums[i] / len(drawn.positions)).tolist(), strict=True)), moments[i].spectrum()
         blocks[str(i + 1)] = means | {"rank": effective_rank(spectrum_D)}
     return Numbers({"place": kind, "blocks": blocks, "spectrum": spectrum_D.tolist()})
 

@@ -249,16 +249,16 @@ def _analyze(arguments: argparse.Namespace) -> None:
     folders = checked_run_folders(arguments.folders, arguments.checkpoint)
     note_checkpoint(folders, arguments.checkpoint, arguments.weights)
     from vitssl.analysis import KINDS, analyze_each
-    from vitssl.analysis.base import Sample
+    from vitssl.analysis.base import DrawnImages
     from vitssl.trained import load
 
     def loaded(folder: Path) -> Trained:
         return load(folder, arguments.checkpoint, weights=arguments.weights)
 
-    def sample_of(trained: Trained) -> Sample:
-        return Sample(trained, arguments.images or KINDS[arguments.analysis].images, arguments.split, arguments.shards, arguments.seed)
+    def draw_of(trained: Trained) -> DrawnImages:
+        return DrawnImages(trained, arguments.images or KINDS[arguments.analysis].images, arguments.split, arguments.shards, arguments.seed)
 
-    for figure in analyze_each(folders, arguments.analysis, loaded, sample_of):
+    for figure in analyze_each(folders, arguments.analysis, loaded, draw_of):
         print(figure, flush=True)
 
 

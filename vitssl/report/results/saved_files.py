@@ -20,7 +20,7 @@ from vitssl.config import ConfigError
 from vitssl.files import read_file, read_intact
 from vitssl.records import refuse
 
-KINDS = {"confidence": "f", "top5": "b", "loss": "f", "auc": "f"}  # dtype kinds of the values of each image, besides its classes
+DTYPE_KINDS = {"confidence": "f", "top5": "b", "loss": "f", "auc": "f"}  # dtype kinds of the values of each image, besides its classes
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def _predictions(path: Path, changed_ns: int) -> Predictions:
             refuse(path, f"{name} is not a list of whole numbers, one for each image")
         if values_N.size and not 0 <= int(values_N.min()) <= int(values_N.max()) < len(classes):
             refuse(path, f"{name} has numbers of which {len(classes):,} classes have none")
-    for (name, kind), values_N in zip(KINDS.items(), per_image, strict=True):
+    for (name, kind), values_N in zip(DTYPE_KINDS.items(), per_image, strict=True):
         if values_N is not None and (values_N.shape != labels_N.shape or values_N.dtype.kind != kind):
             refuse(path, f"{name} is not a list of {'truths' if kind == 'b' else 'numbers'}, one for each image")
     return Predictions(classes.tolist(), labels_N, predicted_N, *per_image)
