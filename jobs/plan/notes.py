@@ -60,7 +60,7 @@ def _places(made: Iterable[Cell]) -> Iterator[tuple[str, Run]]:
 
 
 def _alike_in_colours(made: Iterable[Cell]) -> Iterator[str]:
-    """Yield a note if SimCLR or DINO trains on coloured images whose views keep their colours, which alone give an image away."""
+    """Yield a note if an objective that needs colours to differ (``needs_colours``) trains on coloured images whose views keep them."""
     for place, run in _places(made):
         views = run.data.views.enabled()
         contrasted = [name for name, objective in active(run.objectives).items() if objective.needs_colours]

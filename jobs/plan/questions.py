@@ -12,7 +12,7 @@ from typing import Any
 
 from jobs.command import cli_command
 from vitssl.config import Run, Site, save
-from vitssl.version import ROOT
+from vitssl.version import ROOT, SOURCE
 
 MISTAKE = 2  # the exit code of a user's mistake
 
@@ -71,5 +71,6 @@ def command_output(words: Sequence[str], site: Site, paths: Sequence[Path] = ())
 def _reason(printed: str) -> str:
     """Return the last line that a command printed to stderr; of a traceback, with the last place in our own source."""
     message = (printed.strip().splitlines() or ["no message"])[-1].removeprefix("error: ")
-    places = re.findall(rf'^  File "{re.escape(str(ROOT))}/(.+)", line (\d+), in ', printed, re.MULTILINE)
+    folders = f"{re.escape(str(ROOT))}/((?:{'|'.join(SOURCE)})/.+)"
+    places = re.findall(rf'^  File "{folders}", line (\d+), in ', printed, re.MULTILINE)
     return f"{message} ({':'.join(places[-1])})" if places else message

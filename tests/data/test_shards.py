@@ -473,6 +473,12 @@ def test_a_set_without_a_test_split_is_said_to_be_one(make_folder, tmp_path):
     assert "?test=0.2&seed=0" in line and "data.folds=5" in line
 
 
+def test_a_set_without_labels_is_said_to_be_for_pretraining_and_not_to_lack_a_test_split(make_folder, tmp_path):
+    build(f"folder:{make_folder()}?unlabeled=.", tmp_path / "out")
+    shown = shards.info(tmp_path / "out")
+    assert "classes  none, since no image has a label" in shown and "no split called test" not in shown
+
+
 def test_the_classes_are_named(make_folder, tmp_path):
     build(make_folder(train={"cat": 2, "dog": 2}, test={"cat": 1, "dog": 1}), tmp_path / "out")
     assert "classes  cat, dog" in shards.info(tmp_path / "out").splitlines()

@@ -128,10 +128,15 @@ def test_images_without_labels_are_a_source_of_their_own(tmp_path):
     for option in ("test=0.2", "classes=classes.txt"):
         with pytest.raises(ConfigError, match=f"{option}: no image has a label; leave it out$"):
             open_source(f"folder:{tmp_path}/flat?unlabeled=.&{option}")
-    (tmp_path / "beside" / "unlabelled" / "1.jpg").rename(tmp_path / "beside" / "unlabelled" / "1.txt")
+    more = open_source(f"folder:{tmp_path}/beside?unlabeled={tmp_path}/flat/2019")
+    assert [Path(sample.image).name for sample in more.splits["train"]] == ["1.jpg", "2.jpg", "2.jpg"]
+    (tmp_path / "beside" / "unlabelled" / "1.jpg").rename(tmp_path / "beside" / "1.jpg")
     (tmp_path / "beside" / "unlabelled" / "sub" / "2.jpg").unlink()
-    with pytest.raises(ConfigError, match=r"beside: no file in it ends in \.jpg "):
-        open_source(f"folder:{tmp_path}/beside")
+    for options in ("", "?test=0.2&seed=0"):  # what it advises works
+        with pytest.raises(ConfigError, match=r"there is no .*; if no image has a label, .*: 'folder:\S+/beside\?unlabeled=\.'$"):
+            open_source(f"folder:{tmp_path}/beside{options}")
+    touch(tmp_path / "a:b" / "1.jpg")
+    assert [*folder_notes(f"{tmp_path}/a:b")] == [*folder_notes(f"folder:{tmp_path}/a:b")] != []
     assert f"{tmp_path}/beside/unlabelled holds no images" in [*folder_notes(f"folder:{tmp_path}/beside")]
 
 

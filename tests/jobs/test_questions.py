@@ -8,12 +8,18 @@ import pytest
 
 from jobs.plan import questions
 from vitssl.config import Site
+from vitssl.version import ROOT
 
 
 @pytest.mark.parametrize(
     ("code", "said"),
     [
         ("from vitssl import words; words.counted('three', 'arm')", r"^ValueError: .* \(vitssl/words\.py:\d+\)$"),
+        (
+            f"exec(compile('from vitssl import words; words.counted(chr(97), chr(97))', '{ROOT}/.venv/lib/torch.py', 'exec'))",
+            r"\(vitssl/words\.py:\d+\)$",
+        ),
+        (f"exec(compile('1 / 0', '{ROOT}/.venv/lib/torch.py', 'exec'))", "^ZeroDivisionError: division by zero$"),
         ("import json; json.loads('')", r"^json\.decoder\.JSONDecodeError: .*\(char 0\)$"),
         ("import sys; print('note: x\\nerror: a field is wrong', file=sys.stderr); sys.exit(2)", "^a field is wrong$"),
         ("import sys; sys.exit(1)", "^no message$"),

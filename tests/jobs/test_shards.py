@@ -279,3 +279,8 @@ def test_one_class_is_nothing_to_tell_apart(expand, place: Path) -> None:
     shards.index_of.cache_clear()
     with pytest.raises(ConfigError, match=r"data.shards: .*shards/digits has one class, 'all': there is nothing to classify"):
         expand("axes.seed=0")
+    index.classes, index.label = [], 0 * index.label - 1
+    data_index.write_index(index)
+    shards.index_of.cache_clear()
+    with pytest.raises(ConfigError, match=r"data.shards: .*shards/digits: no image has a label; these shards are for stages that do not"):
+        expand("axes.seed=0")

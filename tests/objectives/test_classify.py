@@ -18,7 +18,7 @@ from vitssl.evaluators.metrics import top_k_correct
 from vitssl.objectives.classify import balanced_weights, soft_cross_entropy
 from vitssl.training.train_state import TrainState, start
 
-OVER_RANKS = "each image's loss is its own; the divisor is that of all ranks (test_slices_average_to_the_global_mean)"
+OVER_RANKS = "each image's loss is its own (but for a batch norm's, test_norms); the divisor is that of all ranks, as tested below"
 
 
 def slow(logits_BK, targets_BK, smoothing):

@@ -49,7 +49,7 @@ def test_an_objective_has_its_files_and_its_place_in_every_list(name: str) -> No
     assert (ROOT / "tests" / "golden" / f"{name}.json").is_file(), (
         f"pytest 'tests/training/test_train.py::test_golden_loss_curve[{name}]' writes it from CURVE of its test file"
     )
-    assert name in declared("OVER_RANKS"), (
+    assert isinstance(declared("OVER_RANKS").get(name) or {}, dict | str) and declared("OVER_RANKS").get(name) not in (None, ""), (
         "its test file says by OVER_RANKS whether its loss is over the images of all ranks (test_simclr.py)"
     )
     assert name in _of_sweeps(), "no sweep of the list in sweeps/README.md trains it"

@@ -130,7 +130,8 @@ def to_masked_tokens(trained: Trained, drawn: DrawnImages) -> Numbers:
     ``mean`` is the mean of the attention, which sums to 1 over all tokens. ``std`` is its standard deviation over images. ``share`` is the
     mean after dividing each row by its sum over the masked tokens.
     """
-    backbone, J = transformer_of(trained), selection_of(trained).cfg.count
+    backbone, J = trained.model.backbone, selection_of(trained).cfg.count
+    assert isinstance(backbone, IsotropicTransformer)  # as all that have masked tokens
     blocks = range(backbone.num_layers - selection_of(trained).cfg.blocks, backbone.num_layers)
     P, tokens = backbone.num_prefix_tokens, 0
     sums = {i: torch.zeros(3, P, J, dtype=torch.float64) for i in blocks}

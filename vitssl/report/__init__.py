@@ -41,8 +41,8 @@ def write(sweep: str | Path | Grid, columns: list[str] | None = None) -> Path:
     """Write the report of a sweep to ``<sweep folder>/report/`` and return the path of its report.html.
 
     The files are report.html, report.md, table.csv, differences.csv, seeds.csv, table.tex, energy.tex, and every plot as SVG, PNG and PDF.
-    This works at any time, also if the sweep is half finished or has not begun. A run with a damaged record is listed in the report and
-    named on stderr; everything else is still made. Each file replaces that of an earlier report once it is complete.
+    This works at any time, also if the sweep is half finished or has not begun. A damaged record of a run, or analysis, is listed in the
+    report and named on stderr; everything else is still made. Each file replaces that of an earlier report once it is complete.
 
     Args:
         sweep: the sweep's folder, or what `read` returned for it.

@@ -80,7 +80,7 @@ def open_folder(path: str, options: Options) -> Source:
     hold_out = held_out.parse_hold_out(f"folder:{root}", options, "leave such classes out (classes=FILE)")
     if twice := next((split for split in hold_out.shares if split in folders), None):
         raise ConfigError(f"folder:{root}: {root / folders[twice]} is the {twice} split already; leave out {twice}={options[twice][-1]}")
-    if _is_unlabeled(root, folders, options):
+    if _is_unlabeled(root, options):
         return _unlabeled_source(root, hold_out, options)
     train = _train_folder(root, folders, options)
     present = _class_names(root, train)
@@ -97,11 +97,12 @@ def open_folder(path: str, options: Options) -> Source:
     return Source(root.resolve().name, classes, splits)
 
 
-def _is_unlabeled(root: Path, folders: dict[str, str], options: Options) -> bool:
+def _is_unlabeled(root: Path, options: Options) -> bool:
     """Whether no image has a label: the option ``unlabeled`` names the folder itself, or the folder holds nothing but unlabelled images."""
     if _is_whole(root, options):
         return True
-    return not folders and not first_named(root, TRAIN).is_dir() and 0 < len(unlabeled_folders(root)) == len(subfolders(root))
+    unlabeled = unlabeled_folders(root)
+    return unlabeled == subfolders(root) and any(_images(root, root / name) for name in unlabeled)
 
 
 def _is_whole(root: Path, options: Options) -> bool:
@@ -113,10 +114,8 @@ def _unlabeled_source(root: Path, hold_out: held_out.HoldOut, options: Options) 
     """List images without labels as the split for training, as `csv:` does: they are enough for a self-supervised task."""
     if needs_classes := next((name for name in (*hold_out.shares, "classes") if name in options), None):
         raise ConfigError(f"folder:{root}: {needs_classes}={options[needs_classes][-1]}: no image has a label; leave it out")
-    inside = [] if UNLABELED in options else _unlabeled_inside(root)
-    if not (images := [*inside, *_unlabeled_elsewhere(root, options)]):
-        raise ConfigError(f"folder:{root}: no file in it ends in {' '.join(IMAGE_ENDINGS)}")
-    return Source(root.resolve().name, [], {"train": images})
+    inside = [] if _is_whole(root, options) else _unlabeled_inside(root)
+    return Source(root.resolve().name, [], {"train": [*inside, *_unlabeled_elsewhere(root, options)]})
 
 
 def _unlabeled_inside(root: Path) -> Iterator[Sample]:
@@ -142,9 +141,9 @@ def _train_folder(root: Path, folders: dict[str, str], options: Options) -> Path
         if "test" not in {*folders, *options}:
             raise NoTestSplit(root, options, f"no test split; expected {root}/test/<class>/<image> or {root}/val/<class>/<image>")
         return train
-    if folders or not subfolders(root):
+    if folders or unlabeled_folders(root) == subfolders(root):
         reason = f"there is no {train}; expected {root}/train/<class>/<image>, or {root}/<class>/<image>"
-        unlabeled = shlex.quote(source_of(root, options | {UNLABELED: ["."]}))
+        unlabeled = shlex.quote(source_of(root, {UNLABELED: ["."]}))
         alone = f"; if no image has a label, which is enough for pretraining: {unlabeled}" if not folders and _images(root, root) else ""
         raise ConfigError(f"folder:{root}: {reason}{alone}")
     if "test" not in options:

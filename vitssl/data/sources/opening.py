@@ -120,12 +120,12 @@ def folder_notes(source: str) -> Iterator[str]:
     """Yield the notes about a source that is a folder of images (`folders.notes`).
 
     Raises:
-        ConfigError: the source has an option that folders do not have.
+        ConfigError: the source has an option that folders do not have, or one without a value.
     """
     kind, colon, rest = source.partition(":")
     if colon and kind == "folder":
         yield from notes(*_parsed(kind, rest))
-    elif not colon:
+    elif not (colon and kind in _KINDS):
         yield from notes(source, {})
 
 

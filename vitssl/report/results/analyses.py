@@ -122,22 +122,22 @@ def kind_of(path: Path) -> str | None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return the numbers in an analysis's JSON file.
+    """Return the numbers in the JSON file of an analysis of a kind that is known.
 
     Raises:
         ConfigError: the file, or the arrays beside it, are damaged or not in the format that this version writes.
     """
     facts, name = read_json(path), kind_of(path)
-    if name is not None:
-        check_as(KINDS[name].schema, facts, path)
-        KINDS[name].check(facts, path)
+    assert name is not None, path
+    check_as(KINDS[name].schema, facts, path)
+    KINDS[name].check(facts, path)
     return facts
 
 
 def find(folder: Path) -> tuple[list[Path], list[str]]:
-    """Return the JSON files of a run's analyses that can be drawn, and what is wrong with the others."""
+    """Return the JSON files of a run's analyses that can be drawn, and what is wrong with others; those of unknown kinds are neither."""
     sound, problems = [], []
-    for path in sorted(folder.glob("analysis/*.json")):
+    for path in (path for path in sorted(folder.glob("analysis/*.json")) if kind_of(path) is not None):
         try:
             read(path)
             sound.append(path)

@@ -11,12 +11,12 @@ from vitssl.words import printable
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a run failed.
+    """Why a run failed, or what of it cannot be read.
 
     Attributes:
         run: the name of its folder.
         link: the relative URL from the report's folder to the run's.
-        message: the run's first error, and the last attempt's error if that is another; or which record is damaged.
+        message: the run's first error, and the last attempt's error if that is another; or which record or analysis is damaged.
         trace: the traceback of the first error; empty if there is none.
     """
 
