@@ -431,3 +431,40 @@ def test_a_run_of_fp16_is_evaluated_in_fp32_on_a_cpu_as_it_predicts(folder, monk
     monkeypatch.setattr(dist, "autocast", lambda where, precision: asked.append(precision) or autocast(where, precision))
     assert train.main([str(run)]) == 0
     assert set(asked) == {"fp32"} and len(asked) > 3  # evaluators, pictures, throughput
+
+
+def test_after_pretraining_without_labels_it_learns_from_the_shards_that_it_names(make_run, tmp_path, capsys):
+    """On the command line and in training, as a slow neighbour of the features of the files does."""
+    rng, paths = np.random.default_rng(0), {}
+    for split, count in (("train", 6), ("test", 4)):
+        for name, level in (("dark", 90), ("light", 130)):
+            for i in range(count):
+                path = tmp_path / "photos" / split / name / f"{i}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(rng.normal(level, 40, (8, 8, 3)).clip(0, 255).astype(np.uint8)).save(path)
+                paths.setdefault((split, name), []).append(path)
+    shards.build(f"folder:{tmp_path}/photos?unlabeled=.", tmp_path / "bare", workers=1, progress=False)
+    shards.build(f"folder:{tmp_path}/photos", tmp_path / "named", workers=1, progress=False)
+    nearest = {"type": "knn", "k": 1, "pool": "mean"}
+    fields = {"data.images": None, "optim.batch_size": 4, "loop.max_steps": 2, "evals.near": nearest | {"shards": str(tmp_path / "named")}}
+    run = tmp_path / "run"
+    config.save(make_run(SHORT, MAE, fields, shards=tmp_path / "bare"), run)
+    assert train.main([str(run)]) == 0
+    capsys.readouterr()
+    features = {key: torch.nn.functional.normalize(vitssl.load(run).features(files).pooled("mean")) for key, files in paths.items()}
+    hits = [
+        max(("dark", "light"), key=lambda other, row=row: (features["train", other] @ row).max().item()) == name
+        for name in ("dark", "light")
+        for row in features["test", name]
+    ]
+    assert read_json(run / "evals.json")["near"]["metrics"]["top1"] == pytest.approx(100 * np.mean(hits))
+    words = ["evaluate", str(run), "--shards", str(tmp_path / "named")]
+    assert cli.main([*words, "--type", "knn", "--set", "k=1", "pool=mean"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["top1"] == pytest.approx(100 * np.mean(hits)) and shown["count"] == 8
+    assert cli.main([*words, "--type", "linear"]) == 0 and json.loads(capsys.readouterr().out)["count"] == 8
+    assert cli.main(["evaluate", str(run), "--type", "knn"]) == 2
+    assert "error: --shards: no image that the Run trains on has a label; name shards whose" in capsys.readouterr().err
+    assert cli.main([*words, "--type", "knn", "--split", "train", "--set", "k=1"]) == 2
+    assert "would be its own nearest neighbour" in capsys.readouterr().err
+    assert cli.main([*words, "--type", "knn", "--set", "k=13"]) == 2 and "13 is more than the 12 labelled" in capsys.readouterr().err

@@ -500,10 +500,13 @@ def test_images_without_labels_or_a_test_split_are_enough_to_pretrain_on(tmp_pat
     mae = "{objectives.mae: {decoder_dim: 16, decoder_depth: 1, decoder_heads: 2}}"
     text = f"name: u\ndefaults: {{data: {{shards: shards/u, image_size: 8}}, {tiny}}}\narms: {{mae: {{stages: {{pretrain: {mae}}}}}}}\n"
     Path("u.yaml").write_text(text)
+    assert submit.main(["u.yaml", "--executor", "local", "--dry-run"]) == 0  # counts MACs of a network without classes
     assert submit.main(["u.yaml", "--executor", "local"]) == 0
     Path("u.yaml").write_text(text.replace("objectives.mae", "objectives.classify: {}, objectives.mae"))
     assert submit.main(["u.yaml", "--executor", "local"]) == 2
-    assert "shards/u: 'test' is not known (there is train)" in capsys.readouterr().err
+    assert "shards/u: no image has a label; these shards are for stages that do not classify" in capsys.readouterr().err
+    assert submit.main(["u.yaml", "--executor", "local", "data.images.per_class=2", "objectives.classify=null"]) == 2
+    assert "images.per_class: no image has a label, so none are of a class; take a fraction" in capsys.readouterr().err
 
 
 @pytest.mark.release

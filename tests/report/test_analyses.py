@@ -136,6 +136,16 @@ def test_lines_over_blocks_are_means_of_heads_and_of_seeds(masked):
         assert [text.get_text() for text in legend.get_texts()] == [scratch, ssat]
 
 
+def test_seeds_that_were_analysed_on_other_images_are_no_mean(masked):
+    folder = masked()
+    for seed, split in ((0, "test"), (1, "train")):
+        leave_blocks(folder / f"scratch-train-x-{seed}", [0.2 + seed])
+        for path in (folder / f"scratch-train-x-{seed}" / "analysis").glob("*.json"):
+            path.write_text(json.dumps(json.loads(path.read_text()) | {"shards": "digits", "split": split}))
+    tokens = analyses.draw(lay_out(collect(folder)))["tokens"][1]
+    assert lines_of(tokens, 0) == {f"scratch, train, x, digits {split}": ([1], [y]) for split, y in (("test", 0.2), ("train", 1.2))}
+
+
 def test_a_spectrum_that_is_not_finite_or_wide_is_drawn(masked):
     folder = masked()
     leave_blocks(folder / "scratch-train-x-0", [float("nan")], "stage", spectrum=(float("nan"),))

@@ -571,6 +571,23 @@ def test_columns_that_have_the_same_images_say_it_once(few):
     assert images_learned(lay_out(collect(folder))) == f"x: {SEES}"
 
 
+def test_a_set_without_labels_that_a_stage_trains_on_is_among_what_an_arm_learns_from(few):
+    folder = few()
+    tell(folder, "sslft-pretrain-*", 3000, 0, sha256="f" * 64, classes=0)
+    tell(folder, "ssat-*", 30, 30)
+    said = "Learned from: 30 labelled images for Scratch and SSAT; 30 labelled images and 3,000 without a label for SSL+FT."
+    assert images_learned(lay_out(collect(folder))) == said
+
+
+def test_a_difference_of_more_seeds_than_the_means_names_their_number(sweep):
+    """Of one arm a seed is missing: means are over those that all have, a difference over those of its two arms."""
+    scores = {"scratch": lambda at: 70.0 + at["seed"], "sslft": 60.0, "ssat": lambda at: 80.0 + 2 * at["seed"]}
+    make = {("sslft", 2): {"state": "not begun"}}
+    folder = sweep(scores, {"seed": [0, 1, 2]}, columns=None, arms=ROWS, make=make)
+    said = next(line for line in sentences(findings(lay_out(collect(folder)))) if "81.00 ± 1.41" in line)
+    assert "(2 seeds" in said and "+11.00" in said and "against Scratch (3 seeds)" in said
+
+
 def test_how_often_labelled_images_are_shown_is_told_where_arms_differ(few):
     """Of 600 images 30 have labels: joint training sees these 10 times in 10 epochs, and more often if its batches hold more of them."""
     folder = few()

@@ -73,7 +73,8 @@ def analyze_each(
         try:
             KINDS[name].part(trained)
         except ConfigError as error:
-            left_out[folder] = ConfigError(error.reason, error.field, str(folder))  # without the traceback, which holds the network
+            reason = error.reason.removeprefix(f"{folder}: ")
+            left_out[folder] = ConfigError(reason, error.field, str(folder))  # without the traceback, which holds the network
         else:
             yield analyze(trained, name, draw_of(trained))
         del trained  # before the next one is loaded

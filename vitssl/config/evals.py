@@ -111,7 +111,10 @@ class ClassificationConfig(EvalConfig):
 
 @dataclass
 class FeaturesConfig(EvalConfig):
-    """The fields that evaluators of features have: they learn from the Run's labelled training images, without augmentation."""
+    """The fields that evaluators of features have: they learn from the Run's labelled training images, without augmentation.
+
+    If the Run's shards have no labels, they learn from the split train of the shards that they name.
+    """
 
     metrics: ClassVar[tuple[str, ...]] = ("top1", "top5", "balanced_accuracy", "macro_f1")
     pool: Optional[Literal["cls", "reg", "mean", "cls+reg", "cls+mean"]] = (

@@ -99,7 +99,7 @@ class Subject:
         """
         if (shards, split) not in self._loaders:
             index, parts = self._data() if shards is None else (load_index(shards), None)
-            labelled, labels = evaluation_images(index, parts, split, self.classes)
+            labelled, labels = evaluation_images(index, parts, split, self.classes or index.classes)
             self._loaders[shards, split] = EvalLoader(
                 index, labelled, labels, self.run.data, batch_size=eval_batch_size(self.run),
                 rank=dist.rank(), world_size=dist.world_size(), device=self.device,
@@ -137,6 +137,18 @@ class Subject:
     def batches(self, split: str, shards: str | None = None) -> Iterator[Batch]:
         """Return the batches of this rank's part of the labelled images of a split, as evaluation sees them."""
         return map(self.view, self.loader(split, shards))
+
+    def classes_of(self, cfg: FeaturesConfig) -> list[str]:
+        """Return the classes that an evaluator of features tells apart: the Run's, or if it has none those of the evaluator's shards."""
+        return self.classes or ([] if cfg.shards is None else load_index(cfg.shards).classes)
+
+    def training_features(self, cfg: FeaturesConfig) -> tuple[Tensor, Tensor]:
+        """Return the features and labels, as `features` does, that an evaluator learns from, of the images of all ranks.
+
+        They are the Run's training images, or those of the evaluator's shards if the Run's have no labels.
+        """
+        features_ND, labels_N = self.features(cfg, "train", None if self.classes else cfg.shards)
+        return dist.gather_rows(features_ND), dist.gather_rows(labels_N)
 
     def features(self, cfg: FeaturesConfig, split: str, shards: str | None = None) -> tuple[Tensor, Tensor]:
         """Return pooled features (N, D) in float32 and labels (N,) of this rank's labelled images of a split, on the device.

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitssl import dist
 from vitssl.config.evals import TOP_K, KnnConfig
 from vitssl.evaluators.base import Evaluator, Result, Subject, means, metric_sums, over_classes
 from vitssl.evaluators.metrics import top_k_correct
@@ -41,11 +40,11 @@ class Knn(Evaluator):
 
     def run(self, subject: Subject, complete: bool) -> Result:
         subject.check_images(self.cfg)
-        train_ND, labels_N = (dist.gather_rows(rows) for rows in subject.features(self.cfg, "train"))
+        train_ND, labels_N = subject.training_features(self.cfg)
         test_ND, test_labels_N = subject.features(self.cfg, self.cfg.split, self.cfg.shards)
-        sums, predicted = [], []
+        sums, predicted, num_classes = [], [], len(subject.classes_of(self.cfg))
         for test_BD, labels_B in zip(test_ND.split(TEST_AT_ONCE), test_labels_N.split(TEST_AT_ONCE), strict=True):
-            votes_BK = votes(test_BD, train_ND, labels_N, self.cfg.k, self.cfg.temperature, len(subject.classes))
+            votes_BK = votes(test_BD, train_ND, labels_N, self.cfg.k, self.cfg.temperature, num_classes)
             sums.append(metric_sums(*(top_k_correct(votes_BK, labels_B, n) for n in (1, TOP_K))))
             predicted.append(votes_BK.topk(1).indices[:, 0])  # as top-1 breaks ties
-        return Result(means(sums, ("top1", "top5")) | over_classes(torch.cat(predicted), test_labels_N, len(subject.classes)))
+        return Result(means(sums, ("top1", "top5")) | over_classes(torch.cat(predicted), test_labels_N, num_classes))

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitssl import dist
 from vitssl.config.evals import TOP_K, LinearConfig
 from vitssl.evaluators.base import Evaluator, Result, Subject, means, metric_sums, over_classes
 from vitssl.evaluators.metrics import top_k_correct
@@ -46,12 +45,12 @@ class Linear(Evaluator):
 
     def run(self, subject: Subject, complete: bool) -> Result:
         subject.check_images(self.cfg)
-        train_ND, train_labels_N = (dist.gather_rows(rows) for rows in subject.features(self.cfg, "train"))
+        (train_ND, train_labels_N), num_classes = subject.training_features(self.cfg), len(subject.classes_of(self.cfg))
         test_ND, labels_N = subject.features(self.cfg, self.cfg.split, self.cfg.shards)
         train_ND, test_ND = standardised(train_ND, test_ND)
-        layer = logistic_regression(train_ND, train_labels_N, len(subject.classes), self.cfg.l2, self.cfg.max_iter)
+        layer = logistic_regression(train_ND, train_labels_N, num_classes, self.cfg.l2, self.cfg.max_iter)
         logits_NK = layer(test_ND)
         hits = [top_k_correct(logits_NK, labels_N, k) for k in (1, TOP_K)]
         predicted_N = logits_NK.topk(1).indices[:, 0]  # as top-1 breaks ties
         sums = metric_sums(*hits, F.cross_entropy(logits_NK, labels_N, reduction="none"))
-        return Result(means([sums], ("top1", "top5", "loss")) | over_classes(predicted_N, labels_N, len(subject.classes)))
+        return Result(means([sums], ("top1", "top5", "loss")) | over_classes(predicted_N, labels_N, num_classes))

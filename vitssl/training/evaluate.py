@@ -135,4 +135,4 @@ def evaluate_folder(folder: Path, cfg: EvalConfig, checkpoint: str = LAST) -> di
     config.raise_first(cfg.problems(f"evals.{cfg.type}", config.load(folder)), str(folder))
     trained = load(folder, checkpoint)
     metrics = trained.evaluate({cfg.type: cfg})[cfg.type].metrics
-    return {key: value for key, value in metrics.items() if key != "top5" or len(trained.classes) > TOP_K}
+    return {key: value for key, value in metrics.items() if key != "top5" or not 0 < len(trained.classes) <= TOP_K}

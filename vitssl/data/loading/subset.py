@@ -70,12 +70,16 @@ def check_evaluator(cfg: EvalConfig, index: Index, parts: SplitPositions, others
     """
     if cfg.weights == "best" and not len(parts.val):
         raise ConfigError("there are no held-out images to choose the best weights by", "weights")
+    if others is None and not index.classes:
+        raise ConfigError("no image that the Run trains on has a label; name shards whose images have one", "shards")
     shards: tuple[Index, SplitPositions | None] = (index, parts) if others is None else (others, None)
-    positions, _ = evaluation_images(*shards, cfg.split, index.classes)
+    positions, _ = evaluation_images(*shards, cfg.split, index.classes or shards[0].classes)
     if not len(positions):
         raise ConfigError(f"no image of {cfg.split} has a label to compare with", "split")
     if isinstance(cfg, FeaturesConfig):
         labelled = parts.train[parts.labels[parts.train] != UNLABELLED]
+        if others is not None and not index.classes:  # it learns from the others too
+            index, (labelled, _) = others, evaluation_images(others, None, "train", others.classes)
         same_shards = others is None or others.sha256 == index.sha256
         cfg.check_images(len(labelled), same_shards and bool(np.isin(positions, labelled).any()))
 
@@ -129,11 +133,13 @@ def take(index: Index, positions: np.ndarray, subset: Subset, field: str, run_se
     With a number per class, all unlabelled images are kept.
 
     Raises:
-        ConfigError: classes have fewer images than ``per_class``; the message names them and ``field``.
+        ConfigError: classes have fewer images than ``per_class``, or there are none; the message names them and ``field``.
     """
     seed = subset.seed + run_seed if subset.redraw and subset.seed is not None else subset.seed
     order = _shuffled(len(index), seed, field, positions)
     labels = index.label[order]
+    if subset.per_class is not None and not index.classes:
+        raise ConfigError("no image has a label, so none are of a class; take a fraction", f"{field}.per_class")
     if subset.per_class is not None:
         _check_per_class(index, labels, subset.per_class, f"{field}.per_class")
         counts = np.full(len(index.classes) + 1, subset.per_class)

@@ -76,10 +76,13 @@ def _groups(grid: Grid, name: str) -> dict[str, list[Analysed]]:
                     place = (grid.arm_name(row.arm), row.values, f"{stage}, {grid.name(column)}".removesuffix(", "))
                     uses.setdefault(path, []).append(place)
                     looks.setdefault(path, style.look(grid, row))
+    analysed = [Analysed.read(path, _run_label(places), looks[path]) for path, places in uses.items()]
+    origins = {one.images_from for one in analysed}
     groups: dict[str, list[Analysed]] = {}
-    for path, places in uses.items():
-        analysed = Analysed.read(path, _run_label(places), looks[path])
-        groups.setdefault(analysed.label, []).append(analysed)
+    for one in analysed:
+        if len(origins) > 1 and name not in FIGURE_PER_IMAGE_SET:  # means are over the same images
+            one.label = f"{one.label}, {one.images_from}"
+        groups.setdefault(one.label, []).append(one)
     return groups
 
 

@@ -20,6 +20,11 @@ class Analysed:
     arrays: Path
     look: dict[str, Any]  # its arm's colour and marker
 
+    @property
+    def images_from(self) -> str:
+        """The data set and the split of its images; empty if an earlier version did not note them."""
+        return " ".join(str(self.facts[name]) for name in ("shards", "split") if name in self.facts)
+
     @classmethod
     def read(cls, path: Path, label: str, look: dict[str, Any]) -> Analysed:
         """Read the JSON file ``path``; the label also names the weights and the checkpoint unless they are the model's last ones."""

@@ -142,7 +142,10 @@ def _difference_text(grid: Grid, first: Row, near: list[Row], column: Any) -> st
     if len(near) > 1 and not any(row is base for row in near):
         base = near[1]
     gap = grid.gap(first, base, column) if base else None
-    return f", {gap} against {grid.label(base)}" if base and gap else ""
+    if not base or not gap:
+        return ""
+    of_more = f" ({counted(gap.seeds, 'seed')})" if gap.seeds > len(grid.seeds_of_all(column)) else ""
+    return f", {gap} against {grid.label(base)}{of_more}"
 
 
 def _sure(grid: Grid, ranked: list[Row], column: Any) -> str:

@@ -92,15 +92,21 @@ def _images_learned(grid: Grid, column: Any) -> str:
 def _learned(row: Row, column: Any) -> tuple[int, int] | None:
     """Return how many images with labels, and how many others, the first seed of a row learns from.
 
-    None if its stages use several sets, or if it classifies nothing.
+    None if it classifies nothing, if its stages use several parts of one set, or another set with labels, which no stage need read.
     """
     runs = [run for _, run in cells[0].stages] if (cells := row.candidates(column)) else []
     if not runs or not all(run.run and "data" in run.job for run in runs):
         return None
     labelled = max((run.job["data"]["labelled_images"] for run in runs if run.config.objectives.classify is not None), default=0)
-    if not labelled or len({(run.job["data"]["sha256"], str(run.config.data.images)) for run in runs}) > 1:
+    by_set: dict[str, list[RunFolder]] = {}
+    for run in runs:
+        by_set.setdefault(run.job["data"]["sha256"], []).append(run)
+    if not labelled or any(len({str(run.config.data.images) for run in of_set}) > 1 for of_set in by_set.values()):
         return None
-    return labelled, max(0, max(run.job["data"]["train_images"] for run in runs) - labelled)
+    if len(by_set) > 1 and sum(any(run.job["data"]["classes"] for run in of_set) for of_set in by_set.values()) > 1:
+        return None
+    images = sum(max(run.job["data"]["train_images"] for run in of_set) for of_set in by_set.values())
+    return labelled, max(0, images - labelled)
 
 
 def labels_shown(grid: Grid) -> str:
