@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch.utils.tensorboard import SummaryWriter
 
@@ -83,8 +83,9 @@ class WandB:
         except ImportError:
             raise ConfigError(f"wandb is not installed where this run trains; {EXTRA}", "loop.loggers") from None
         project, mode = os.environ.get("WANDB_PROJECT", folder.parent.name), os.environ.get("WANDB_MODE", "offline")
+        fields: dict[str, Any] = {"console": "off", "silent": True, "mode": mode}
         try:
-            settings = wandb.Settings(console="off", silent=True, mode=mode)  # type: ignore[arg-type]  # checked here
+            settings = wandb.Settings(**fields)
         except ValueError:
             raise ConfigError(f"WANDB_MODE={mode} is none of wandb's modes, such as online or offline", "loop.loggers") from None
         run_id = read_json(folder / KNOWN_AS).get("wandb") or secrets.token_hex(8)
