@@ -119,6 +119,8 @@ class Subject:
                 self.check_images(cfg)
                 if cfg.shards is not None:
                     self.loader(cfg.split, cfg.shards)
+                    if isinstance(cfg, FeaturesConfig) and not self.classes:
+                        self.loader("train", cfg.shards)  # see `training_features`
             except ConfigError as error:
                 raise evaluator_error(error, name) from None
 

@@ -77,10 +77,11 @@ def check_evaluator(cfg: EvalConfig, index: Index, parts: SplitPositions, others
     if not len(positions):
         raise ConfigError(f"no image of {cfg.split} has a label to compare with", "split")
     if isinstance(cfg, FeaturesConfig):
-        labelled = parts.train[parts.labels[parts.train] != UNLABELLED]
-        if others is not None and not index.classes:  # it learns from the others too
-            index, (labelled, _) = others, evaluation_images(others, None, "train", others.classes)
-        same_shards = others is None or others.sha256 == index.sha256
+        if others is not None and not index.classes:
+            teaching, (labelled, _) = others, evaluation_images(others, None, "train", others.classes)
+        else:
+            teaching, labelled = index, parts.train[parts.labels[parts.train] != UNLABELLED]
+        same_shards = others is None or others.sha256 == teaching.sha256
         cfg.check_images(len(labelled), same_shards and bool(np.isin(positions, labelled).any()))
 
 
