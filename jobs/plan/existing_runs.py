@@ -19,6 +19,8 @@ from vitssl.words import counted, few, note
 if TYPE_CHECKING:
     from jobs.plan.graph import Job
 
+START = "what they start from"
+
 
 def run_folders(sweep: Path) -> dict[str, Path]:
     """Return {identity: run folder} of the folder of a ``sweep``; of equal runs, a trained one is taken.
@@ -75,9 +77,10 @@ def superseded(jobs: Sequence[Job], sweep: Path) -> str | None:
                 if (job.arm, job.stage) not in changed:  # reading a run.yaml takes long, so one per arm and stage has to do
                     changed[job.arm, job.stage] = _changed(load(folder), job.run)
                 count += 1
-    fields = list(dict.fromkeys(line for lines in changed.values() for line in lines))
     if not count:
         return None
+    fields = list(dict.fromkeys(line for lines in changed.values() for line in lines))
+    fields = [line for line in fields if line != START] or fields  # which is another since its own fields are, of a chain
     summary = f"{counted(count, 'trained run')} of {sweep.name} {'differs' if count == 1 else 'differ'} from these"
     return f"{summary}{f' in {few(fields)}' if fields else ''}: kept, but not in the report"
 
@@ -106,15 +109,17 @@ def _place(arm: str | None, stage: str | None, axes: dict | None) -> str:
 
 
 def _changed(before: Run, now: Run) -> list[str]:
-    """List the fields in which two Runs differ, each with both values, except the fields that name what they start from."""
+    """List the fields in which two Runs differ, each with both values, and `START` for the fields that name what they start from."""
     first, second = (dotted(identifying(run)) for run in (before, now))
-    names = {name for name in first.keys() | second.keys() if first.get(name) != second.get(name)} - checkpoints(now).keys()
+    names = {name for name in first.keys() | second.keys() if first.get(name) != second.get(name)}
+    start = [START] if names & checkpoints(now).keys() else []
+    names -= checkpoints(now).keys()
     if before.data.sha256 is None or now.data.sha256 is None:  # the hash of shards that are not built yet is not known
         names.discard("data.sha256")
     groups = {name for name in names if any(other.startswith(f"{name}.") for other in names)}
     values = [dotted(dataclasses.asdict(run)) for run in (before, now)]
     shown = {name: [_shown(fields, name) for fields in values] for name in sorted(names - groups)}
-    return ["the images" if name == "data.sha256" else f"{name} ({old}, now {new})" for name, (old, new) in shown.items()]
+    return ["the images" if name == "data.sha256" else f"{name} ({old}, now {new})" for name, (old, new) in shown.items()] + start
 
 
 def _shown(values: dict[str, Any], name: str) -> str:

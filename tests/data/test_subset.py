@@ -190,6 +190,8 @@ def test_nothing_to_train_on_or_to_hold_out():
         split(index, train_split="unlabeled")
     with pytest.raises(ConfigError, match=r"data\.val_fraction: 2 labelled images in 2 classes leave none"):
         split(index, val_fraction=0.5)
+    with pytest.raises(ConfigError, match=r"data\.val_fraction: no image of this stage has a label, so none can be held out"):
+        split(make_index([], [], unlabeled=5), train_split="unlabeled", val_fraction=0.5, need_labels=False)
     with pytest.raises(ConfigError, match=r"data\.test_split: 5 of the 5 images of unlabeled have no label"):
         split(index, test_split="unlabeled")
 

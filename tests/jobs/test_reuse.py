@@ -278,6 +278,14 @@ def test_what_an_earlier_submission_of_this_sweep_trained_otherwise_is_said_to_b
     assert "1 trained run of example differs from these in objectives.classify.norm (none, now batch): kept" in capfd.readouterr().err
     assert run("arms=[chain_short]", "loop.max_steps=3", "axes.seed=[1]", "--dry-run") == 0
     assert "trained run" not in capfd.readouterr().err  # of another seed: nothing takes its place
+    shutil.copytree(pretraining := folders("example")["pretrain"], "runs/elsewhere/mine")
+    elsewhere = read_json(pretraining / "job.json") | {"identity": "another"}
+    Path("runs/elsewhere/mine/job.json").write_text(json.dumps(elsewhere))
+    tail = "chain_short:\n    stages: {finetune: {objectives.classify: {}, init_from: runs/elsewhere/mine}}\n"
+    Path("sweep.yaml").write_text(f"{EXAMPLE.partition('  chain_short')[0]}  {tail}")
+    assert run("arms=[chain_short]", "--dry-run") == 0
+    assert "1 trained run of example differs from these in what they start from: kept" in capfd.readouterr().err
+    Path("sweep.yaml").write_text(EXAMPLE)
     for damaged in Path("runs/example").glob("*/run.yaml"):
         damaged.write_text("{")
     assert run("arms=[chain_short]", "loop.max_steps=3", "--dry-run") == 0

@@ -11,6 +11,7 @@ import pytest
 
 from vitssl import report
 from vitssl.config import Site
+from vitssl.files import read_json
 from vitssl.report.figures import pareto
 from vitssl.report.findings.sentences import findings, sentences
 from vitssl.report.pages import html, markdown, sections, spreadsheet
@@ -115,6 +116,17 @@ def test_what_was_trained_elsewhere_is_named_wherever_a_cost_is(sweep):
     assert rows(table)[0] == {
         "setting": "starts from", "scratch": DASH, "sslft: pretrain": DASH, "sslft: finetune": DASH, "ssat": "pretrain-s0"
     }  # fmt: skip
+
+
+def test_a_run_of_elsewhere_is_named_with_the_images_that_it_learned_from(sweep, tmp_path):
+    start = tmp_path / "other" / "pretrain-s0"
+    start.mkdir(parents=True)
+    folder = sweep({"scratch": 80.0}, {"seed": [0]}, columns=None)
+    record = read_json(folder / "scratch-train-0" / "job.json")
+    (start / "job.json").write_text(json.dumps(record | {"data": record["data"] | {"name": "photos", "train_images": 3000}}))
+    run = folder / "scratch-train-0" / "run.yaml"
+    run.write_text(json.dumps(json.loads(run.read_text()) | {"init_from": str(start)}))
+    assert rows(settings.settings(lay_out(collect(folder)))[0])[0]["scratch"] == "pretrain-s0 (of 3,000 images of photos)"
 
 
 def test_a_log_that_is_no_log_is_named(sweep):

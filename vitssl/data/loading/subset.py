@@ -185,6 +185,8 @@ def _validation(index: Index, images: np.ndarray, data: Data, is_evaluated: bool
     if not data.val_fraction:
         return np.empty(0, dtype=np.int64)
     labelled = images[index.label[images] >= 0]
+    if not len(labelled):
+        raise ConfigError("no image of this stage has a label, so none can be held out; set it for stages that have", "data.val_fraction")
     if index.group is not None:
         return groups.held_out(index, labelled, data.val_fraction, data.val_seed)
     order = _shuffled(len(index), data.val_seed, "data.val_fraction", labelled)

@@ -45,9 +45,12 @@ def reused(sweep: Sweep) -> str:
 
 
 def _named(start: Path) -> str:
-    """Return the name of a run that another one starts from; of imported weights, that of their file."""
-    imported = read_json(start / JOB).get("imported") if start.is_dir() else None
-    return _imported(imported) if imported else start.name
+    """Return the name of a run that another one starts from, and what it learned from; of imported weights, their file."""
+    job = read_json(start / JOB) if start.is_dir() else {}
+    if "imported" in job:
+        return _imported(job["imported"])
+    images = f" (of {job['data']['train_images']:,} images of {job['data']['name']})" if "data" in job else ""
+    return f"{start.name}{images}"
 
 
 def _imported(facts: dict[str, Any]) -> str:
