@@ -339,7 +339,7 @@ def test_the_command_line_evaluates_a_pretraining(folder, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"type": "nearest"}, r"evals\.x\.type: 'nearest' is none of classification, knn, linear"),
+        ({"type": "nearest"}, r"evals\.x\.type: 'nearest' is none of classification, robustness, knn, linear"),
         ({"type": "knn", "kk": 1}, r"evals\.x\.kk: 'kk' is not known"),
         ({"type": "knn", "l2": 1.0}, r"evals\.x\.l2: a field of type linear, and the type is knn"),
         ({"type": "knn", "k": 0}, r"evals\.x\.k: 0 is less than 1"),

@@ -12,7 +12,16 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, Optional
 
 from vitssl.config.backbones import capabilities, family, num_intermediates
-from vitssl.config.base import ConfigError, Problem, closest, did_you_mean, minimum_problems, positive_problems
+from vitssl.config.base import (
+    ConfigError,
+    Problem,
+    closest,
+    did_you_mean,
+    inactive_problems,
+    interval_problems,
+    minimum_problems,
+    positive_problems,
+)
 from vitssl.config.methods import flow
 from vitssl.config.objectives import active
 from vitssl.config.run import Run, classifies
@@ -65,7 +74,7 @@ class EvalConfig:
 
     classifies: ClassVar[bool] = False  # whether it uses the Run's classifier
     metrics: ClassVar[tuple[str, ...]] = ("top1", "top5")  # the keys of METRICS that it computes
-    type: str = "classification"  # classification, knn or linear; left out: as it is named, or else classification
+    type: str = "classification"  # classification, robustness, knn or linear; left out: as it is named, or else classification
     shards: Optional[str] = None  # shards of other images, of the same classes or some of them; null: the Run's
     split: str = "test"  # train, val (held out) or test, as data defines them; or the name of a split of the shards
     # ema: those averaged by loop.ema_decay; teacher: those of an objective's teacher; best: those of best.pt, at the end
@@ -107,6 +116,30 @@ class ClassificationConfig(EvalConfig):
     classifies: ClassVar[bool] = True
     metrics: ClassVar[tuple[str, ...]] = ("top1", "top5", "balanced_accuracy", "macro_f1", "auc", "ece", "loss")
     type: str = "classification"
+
+
+@dataclass
+class RobustnessConfig(ClassificationConfig):
+    """The Run's classifier on images that are altered after the centre crop, each always in the same way.
+
+    The altered images are those of SSAT's Table 2 (columns -p) and of LUT's Table 5 (column Cocc).
+    """
+
+    type: str = "robustness"
+    # a random perspective, which moves each corner of the image inwards by up to this part of half its side, and leaves black outside
+    # (torchvision's distortion_scale); at most 0.6; SSAT: 0.5
+    perspective: float = 0.0
+    occlusion: float = 0.0  # side of a centred square in the mean colour / side of the image; LUT does not print it, 0.5 is likely
+    seed: int = 0  # random seed of the perspectives
+
+    def problems(self, name: str, run: Run) -> Iterator[Problem]:
+        yield from super().problems(name, run)
+        yield from interval_problems("[0, 0.6]", self, name, "perspective")  # more would fold some images over
+        yield from interval_problems("[0, 1]", self, name, "occlusion", share=True)
+        yield from minimum_problems(0, self, name, "seed")
+        yield from inactive_problems(self, name, {} if self.perspective else {"seed": "a perspective"})
+        if not self.perspective and not self.occlusion:
+            yield Problem(f"{name}.type", "nothing alters the images; set perspective or occlusion, for example perspective: 0.5")
 
 
 @dataclass
@@ -191,7 +224,9 @@ class LinearConfig(FeaturesConfig):
         yield from minimum_problems(1, self, name, "max_iter")
 
 
-KINDS: dict[str, type[EvalConfig]] = {"classification": ClassificationConfig, "knn": KnnConfig, "linear": LinearConfig}
+KINDS: dict[str, type[EvalConfig]] = {
+    "classification": ClassificationConfig, "robustness": RobustnessConfig, "knn": KnnConfig, "linear": LinearConfig,
+}  # fmt: skip
 FEATURE_KINDS = [name for name, kind in KINDS.items() if not kind.classifies]
 
 

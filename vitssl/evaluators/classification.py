@@ -5,12 +5,15 @@ Shapes: N images of all ranks.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vitssl import dist
 from vitssl.config.evals import EARLY, TOP_K
+from vitssl.data.loading.batch import Batch
 from vitssl.evaluators.base import Evaluator, Result, Subject, evaluation_mode, means, metric_sums
 from vitssl.evaluators.metrics import area_under_curve, prediction_metrics, top_k_correct
 
@@ -27,7 +30,7 @@ class Classification(Evaluator):
         batch_sums: list[Tensor] = []  # stays on the device, which would have to wait if every batch were fetched
         image_values: list[tuple[Tensor, ...]] = []
         with evaluation_mode(subject.network):
-            for batch in subject.batches(self.cfg.split, self.cfg.shards):
+            for batch in self.batches(subject):
                 labels_B = batch.targets["main"]
                 with dist.inference_autocast(subject.device, subject.run.loop.precision):
                     scores_BK = subject.network.predict(batch)
@@ -53,3 +56,7 @@ class Classification(Evaluator):
         if (area_N := area_under_curve(probabilities_NK, labels_N)) is not None:
             metrics["auc"], arrays["auc"] = 100 * float(area_N.mean(dtype=float)), area_N
         return Result(metrics, arrays)
+
+    def batches(self, subject: Subject) -> Iterator[Batch]:
+        """Return the batches of this rank's part of the images."""
+        return subject.batches(self.cfg.split, self.cfg.shards)

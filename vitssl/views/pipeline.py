@@ -212,6 +212,13 @@ class EvalView:
         self._image_size, self._eval_crop, self.device = image_size, eval_crop, device
         self._normalize = _Normalize(mean, std, device)
 
+    @property
+    def black_C11(self) -> Tensor:
+        """Black, as normalised."""
+        black_C11 = torch.zeros(3, 1, 1, device=self.device)
+        self._normalize(black_C11)
+        return black_C11
+
     def __call__(self, raw: RawBatch) -> Batch:
         pixels, labels_B, index_B = _on_device(raw, self.device)
         px = self._image_size

@@ -38,6 +38,7 @@ def table(grid: Grid) -> Table | None:
         "After the last epoch of each stage (where the fields say weights best, at the epoch that held-out images choose), mean ± standard "
         "deviation over finished seeds. test, val and test_ema are the run's own "
         "classifier; so are selected and selected_val, on test and held-out images at the epoch that the held-out images choose; "
+        "robustness is the same classifier on altered test images: in a random perspective, or without their centre; "
         f"{listed(FEATURE_KINDS)} are fitted to frozen features of the labelled training images, without augmentation. NLL: mean "
         f"cross-entropy; AUC: one class against the rest, averaged; ECE: {BINS} bins. {LOWER_IS_BETTER}"
     )
