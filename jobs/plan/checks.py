@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from jobs.plan.overrides import CLI, Setting
+from jobs.plan.shards import expected_index, image_counts
 from jobs.plan.sweep import Spec
 from vitssl.config import SIZES, BackboneConfig, ConfigError, active, checkpoint_fields, classifies, dotted, nested
 from vitssl.config import Run as RunConfig
@@ -235,7 +236,7 @@ def check_metric(spec: Spec, made: Sequence[Cell]) -> None:
         raise ConfigError(error.reason, "metric", spec.place("metric")) from None
     for cell in made:
         run = cell.stages[-1].run
-        known = own_evals(run, may_hold_out(run)) | evals_of(run)
+        known = own_evals(run, _holds_out(run)) | evals_of(run)
         if evaluator == "test" and evaluator not in known:
             continue  # a pretraining alone has no accuracy
         if evaluator not in known:
@@ -247,6 +248,13 @@ def check_metric(spec: Spec, made: Sequence[Cell]) -> None:
         if metric not in known[evaluator].metrics:
             facts = ", ".join(known[evaluator].metrics)
             raise ConfigError(f"{spec.metric}: an evaluator of type {known[evaluator].type} gives {facts}", "metric", spec.place("metric"))
+
+
+def _holds_out(run: RunConfig) -> bool:
+    """Whether a Run that classifies holds out images, as far as is known: a ``data.val_split`` with ``?`` may be in no shards."""
+    if not may_hold_out(run) or "?" not in (run.data.val_split or "") or expected_index(run.data) is None:
+        return may_hold_out(run)
+    return image_counts(run)["val_images"] > 0
 
 
 def check_select(spec: Spec, made: Sequence[Cell]) -> None:
@@ -268,6 +276,6 @@ def check_select(spec: Spec, made: Sequence[Cell]) -> None:
         with stage.error_location():
             if not classifies(stage.run):
                 raise ConfigError(f"{chooses} {spec.metric}, and this Run predicts no classes; add classify", "objectives")
-            if not (stage.run.data.val_split or stage.run.data.val_fraction):
+            if not _holds_out(stage.run):
                 reason = f"{chooses} held-out images, and this Run has none; set data.val_fraction or data.val_split"
                 raise ConfigError(reason, "data.val_fraction")

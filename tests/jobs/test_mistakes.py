@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from jobs import folders
 from jobs.inputs import prepare
 from jobs.plan.graph import Job
-from tests.jobs.conftest import EXAMPLE, write_finished
+from tests.jobs.conftest import EXAMPLE, write_finished, write_index
 from vitssl.config import ConfigError, Run, Site
 from vitssl.config.evals import METRICS, Metric
 from vitssl.config.sweep import Resources
@@ -320,3 +321,13 @@ def test_what_others_need_of_trained_runs_is_looked_at(tmp_path) -> None:
     (parent.folder / "done.json").write_text("{")
     with pytest.raises(ConfigError, match=r"done\.json"):
         folders.check_trained([parent, child])
+
+
+@pytest.mark.parametrize("words", [["metric=selected/top1"], ["select=[optim.lr]", "axes.optim.lr=[0.1,0.2]"]])
+def test_held_out_images_that_the_shards_lack_choose_nothing(expand, words):
+    """`val?` is a split that may be absent: without it, a report by the chosen epoch would be empty."""
+    with pytest.raises(ConfigError, match=r"(holds out no images|this Run has none); set data\.val_fraction or data\.val_split"):
+        expand("arms=[scratch]", "data.val_split=val?", *words)
+    expand("arms=[scratch]", "data.val_split=val?")
+    write_index(Path("shards/digits"), [("train", 60), ("val", 20), ("test", 20)])
+    expand("arms=[scratch]", "data.val_split=val?", *words)
