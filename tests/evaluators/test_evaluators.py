@@ -225,6 +225,7 @@ def test_what_has_no_best_weights_is_refused(folder, layers, told):
 
 def test_two_ranks_find_what_one_does(folder):
     evals = {**KNN, "evals.probe": {"type": "linear"}, "objectives.classify": {}}
+    evals |= {"evals.warped": {"type": "robustness", "perspective": 0.5}}  # drawn by image, not by rank
     one, two = folder("one", evals), folder("two", evals)
     assert train.main([str(one)]) == 0
     for name in ("last.pt", "done.json", "evals.json"):
@@ -238,12 +239,15 @@ def test_two_ranks_find_what_one_does(folder):
     for name, result in again.evaluate(evals_of(again.run)).items():
         assert found[name]["metrics"]["top1"] == pytest.approx(result.metrics["top1"], abs=0.5)
         assert found[name]["metrics"]["count"] == 450
+        if "loss" in found[name]["metrics"]:
+            assert found[name]["metrics"]["loss"] == pytest.approx(result.metrics["loss"], rel=1e-3)
     with np.load(fresh / "predictions-test.npz") as mine:
         assert len(mine["labels"]) == 450 and list(mine["classes"]) == [str(k) for k in range(10)]
     assert trained["knn"]["metrics"]["count"] == 450
     (two / "evals.json").unlink()
     assert set(run_ranks(two, 2)) == {0}  # the first rank evaluates, on all images
-    assert {name: result["metrics"]["count"] for name, result in read_json(two / "evals.json").items()} == {"knn": 450, "probe": 450}
+    counts = {name: result["metrics"]["count"] for name, result in read_json(two / "evals.json").items()}
+    assert counts == {"knn": 450, "probe": 450, "warped": 450}
 
 
 def test_images_without_a_label_are_refused_before_the_first_step(folder, make_run, tmp_path, capsys):

@@ -13,7 +13,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torchvision.transforms import RandomPerspective
 
 import vitssl
-from tests.ranks import run_ranks
 from vitssl import cli, config, train
 from vitssl.config import ConfigError
 from vitssl.config.evals import ClassificationConfig, RobustnessConfig
@@ -135,15 +134,6 @@ def test_a_run_is_evaluated_on_altered_images_whoever_asks(folder, capsys):
     results = vitssl.load(run).evaluate(evals)
     assert results["still"].metrics["loss"] == pytest.approx(results["own"].metrics["loss"], rel=1e-4)
     assert len(set(results["gone"].arrays["predicted"])) == 1  # nothing is left to tell images apart
-
-
-def test_two_ranks_alter_images_as_one_does(folder):
-    two = folder("two", WARPED, {"loop.max_steps": 1})
-    assert set(run_ranks(two, 2)) == {0}
-    recorded = read_json(two / "evals.json")["warped"]["metrics"]
-    (alone,) = vitssl.load(two).evaluate({"warped": RobustnessConfig(perspective=0.5)}).values()
-    assert recorded["count"] == alone.metrics["count"] == 450
-    assert recorded["loss"] == pytest.approx(alone.metrics["loss"], rel=1e-4)
 
 
 @pytest.mark.parametrize(
