@@ -18,6 +18,7 @@ from jobs.plan.overrides import CLI
 from jobs.plan.sweep import Spec, resources
 from vitssl import config
 from vitssl.config import ConfigError, Run, assign, check_fits, checkpoints, merge, unknown_error
+from vitssl.config.evals import is_of_classifier
 from vitssl.config.sweep import Resources
 from vitssl.config.weights import IMPORT, RELEASED
 from vitssl.run_folder import folders_named
@@ -91,6 +92,7 @@ def cells(spec: Spec) -> list[Cell]:
     )
     result = [Cell(arm, labels, [_merged(spec, arm, labels, stage) for stage in spec.arms[arm].stages]) for arm, labels in places]
     checks.take_named_backbones(result)
+    _leave_evaluators_to_classifiers(spec, result)
     for cell in result:
         _check(spec, cell)
     _refuse_unread_fields(spec, result)
@@ -107,6 +109,17 @@ def _merged(spec: Spec, arm: str, labels: dict[str, Any], name: str) -> Stage:
     run_fields, cli_fields = layers.merge_cli_layers(spec, arm, labels, name, file_fields)
     with error_location(where, cli_fields):
         return Stage(name, merge(Run, run_fields), where, cli_fields, file_fields)
+
+
+def _leave_evaluators_to_classifiers(spec: Spec, made: Sequence[Cell]) -> None:
+    """Take an evaluator of a classifier that is set for several stages from those that do not classify, if some other stage has it."""
+    stages = [(cell, stage) for cell in made for stage in cell.stages]
+    of_classifiers = {name for _, stage in stages if config.classifies(stage.run) for name in stage.run.evals}
+    for cell, stage in stages:
+        if not config.classifies(stage.run):
+            foreign = {name for name, fields in stage.run.evals.items() if is_of_classifier(name, fields)} & of_classifiers
+            for name in foreign - layers.own_evaluators(spec, cell.arm, cell.axes, stage.name):
+                del stage.run.evals[name]
 
 
 def _refuse_unread_fields(spec: Spec, made: Sequence[Cell]) -> None:

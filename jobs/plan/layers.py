@@ -9,6 +9,7 @@ all other stages. A key that starts with the name of a stage (`finetune.optim.lr
 that stage alone, and wins over the stage's own fields too. A key of the command line that starts with `arms.ssat.` applies to that
 arm alone, and wins over keys for all arms. An axis that the command line adds sets its fields as the command line does. A field of
 an objective (`objectives.mae.mask_ratio`), in an axis or on the command line, applies to stages in which that objective is on.
+An evaluator of a classifier that is set for several stages applies to those that classify.
 
 `data.source` belongs to the `data.shards` beside it: a layer that sets shards without a source drops the source of the layers
 below, so that a mistyped folder is never filled with another data set, or compared with it.
@@ -57,6 +58,14 @@ def merge_cli_layers(
         cli_layers.append(layer(set_by_cli, *scope, below=fields))
         fields = nested(fields, reset_lower_source(cli_layers[-1]))
     return fields, [*dotted(nested(*cli_layers)), *(f"resources.{name}" for owner in (None, arm) for name in cli.resources.get(owner, {}))]
+
+
+def own_evaluators(spec: Spec, arm: str, labels: dict[str, Any], stage: str) -> set[str]:
+    """Return the names of the evaluators of which a field is set for this stage alone."""
+    of_axes = (setting for axis, label in labels.items() for setting in spec.axes[axis][label])
+    fields = [*dotted(nested(spec.arms[arm].fields_of(stage)))]
+    fields += [name for setting in (*of_axes, *spec.overrides.settings) if setting.stage == stage for name in setting.leaves]
+    return {field.split(".")[1] for field in fields if field.startswith("evals.")}
 
 
 def reset_lower_source(layer: dict[str, Any]) -> dict[str, Any]:

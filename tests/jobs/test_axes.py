@@ -173,3 +173,19 @@ def test_a_mistake_is_one_line(expand, words: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^command line: {message}") as error:
         expand(*(words.split(" ") if "] " in words else [words]))
     assert "\n" not in str(error.value)
+
+
+def test_an_evaluator_of_a_classifier_is_left_to_the_stages_that_classify(expand) -> None:
+    """Set for all stages, in the file or on the command line; set for a pretraining alone, or where nothing classifies, it is refused."""
+    evaluators = "evals={knn: {k: 3}, warped: {type: robustness, perspective: 0.5}}"
+    in_file = EXAMPLE.replace("defaults:\n", "defaults:\n  evals: {knn: {k: 3}, warped: {type: robustness, perspective: 0.5}}\n", 1)
+    assert in_file != EXAMPLE
+    for words, text in (([evaluators], EXAMPLE), ([], in_file)):
+        found = {job.stage: set(job.run.evals) for job in expand("arms=[chain_short]", *words, text=text).jobs}
+        assert found == {"pretrain": {"knn"}, "finetune": {"knn", "warped"}}
+    refused = "the Run has no classify objective, so it predicts no classes"
+    for words in (["pretrain.evals.warped={type: robustness, perspective: 0.5}", evaluators], ["pretrain.evals.test2={}"]):
+        with pytest.raises(ConfigError, match=refused):
+            expand("arms=[chain_short]", *words)
+    with pytest.raises(ConfigError, match=refused):
+        expand("arms=[alone]", evaluators, text=f"{EXAMPLE}arms.alone.stages.train.objectives.mae: {{}}\n")

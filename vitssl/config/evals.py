@@ -260,6 +260,14 @@ def parse(name: str, fields: dict[str, Any], overrides: Sequence[str] = ()) -> E
     return merge(KINDS[kind], fields, list(overrides), field=f"evals.{name}")
 
 
+def is_of_classifier(name: str, fields: Any) -> bool:
+    """Whether the evaluator ``name`` with these fields uses the Run's classifier; False for one that is off or has no known type."""
+    if not isinstance(fields, dict):
+        return False
+    kind = fields.get("type", name if name in KINDS else "classification")
+    return isinstance(kind, str) and kind in KINDS and KINDS[kind].classifies
+
+
 def _other_type(fields: set[str]) -> str | None:
     """Return the first type that has all of ``fields``, if the default type does not; None if the default has them, or no type does."""
     if fields <= vars(KINDS["classification"]()).keys():
