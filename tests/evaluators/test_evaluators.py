@@ -21,6 +21,7 @@ from vitssl.checkpoints import tensor_files
 from vitssl.config import ConfigError
 from vitssl.config.evals import FEATURE_KINDS, KINDS, ClassificationConfig, KnnConfig, evals_of, pending
 from vitssl.data import shards
+from vitssl.data.index import load_index
 from vitssl.evaluators import Result, Subject, base, knn
 from vitssl.files import read_events, read_json
 from vitssl.report.figures import curves
@@ -297,6 +298,34 @@ def test_evaluators_of_features_count_classes_alike_as_the_classifier_s_metrics_
     assert metrics["top1"] == pytest.approx(100 * (predicted_N == labels_N).mean())
     assert metrics["balanced_accuracy"] == pytest.approx(100 * balanced_accuracy_score(labels_N, predicted_N))
     assert metrics["macro_f1"] == pytest.approx(100 * f1_score(labels_N, predicted_N, average="macro"))
+
+
+def test_classes_that_other_shards_lack_are_ruled_out_where_asked(untrained_run, tmp_path):
+    """As ImageNet-A and -R are judged: the first of the 200 logits. The reference renormalises the run's own probabilities."""
+    rng = np.random.default_rng(0)
+    for name in ("3", "5", "8"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for i in range(10):
+            Image.fromarray(rng.integers(0, 256, (8, 8, 3), dtype=np.uint8)).save(tmp_path / "images" / name / f"{i}.png")
+    shards.build(f"folder:{tmp_path / 'images'}?test=0.5&seed=0", tmp_path / "three", workers=1, progress=False)
+    trained = vitssl.load(untrained_run())
+    evals = {kind: ClassificationConfig(shards=str(tmp_path / "three"), split="train", classes=kind) for kind in ("run", "shards")}
+    every, three = trained.evaluate(evals).values()
+    assert set(every.arrays["predicted"]) - {3, 5, 8} and set(three.arrays["predicted"]) <= {3, 5, 8}
+    assert every.metrics["loss"] > three.metrics["loss"] and three.metrics["count"] == len(three.arrays["labels"]) == 15
+    subject, index = trained.subject(), load_index(tmp_path / "three")
+    probabilities = []
+    for batch in subject.batches("train", str(tmp_path / "three")):
+        with torch.no_grad():
+            probabilities.append(subject.network.predict(batch).softmax(1))
+    chosen = torch.cat(probabilities)[:, [3, 5, 8]]
+    chosen /= chosen.sum(1, keepdim=True)
+    labels = torch.tensor([index.label[i] for i in index.where("train")])
+    order = torch.from_numpy(three.arrays["labels"]).argsort(stable=True)
+    assert torch.equal(torch.tensor([3, 5, 8])[labels].sort().values, torch.from_numpy(three.arrays["labels"])[order])
+    assert three.metrics["top1"] == pytest.approx(100 * float((chosen.argmax(1) == labels).float().mean()))
+    assert three.metrics["loss"] == pytest.approx(float(-chosen[range(15), labels].log().mean()), rel=1e-5)
+    assert 100 * three.arrays["confidence"].mean() == pytest.approx(100 * float(chosen.max(1).values.mean()), rel=1e-5)
 
 
 def test_the_last_epoch_s_weights_are_said_to_be_those_where_an_earlier_one_was_chosen(folder, capsys, tmp_path):

@@ -116,6 +116,12 @@ class ClassificationConfig(EvalConfig):
     classifies: ClassVar[bool] = True
     metrics: ClassVar[tuple[str, ...]] = ("top1", "top5", "balanced_accuracy", "macro_f1", "auc", "ece", "loss")
     type: str = "classification"
+    # which classes it chooses from: all of the Run's, or only those of `shards`, as is usual for ImageNet-A and ImageNet-R
+    classes: Literal["run", "shards"] = "run"
+
+    def problems(self, name: str, run: Run) -> Iterator[Problem]:
+        yield from super().problems(name, run)
+        yield from inactive_problems(self, name, {} if self.shards else {"classes": "other shards"})
 
 
 @dataclass

@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitssl import dist
-from vitssl.config.evals import EARLY, TOP_K
+from vitssl.config.evals import EARLY, TOP_K, ClassificationConfig
+from vitssl.data.index import load_index
 from vitssl.data.loading.batch import Batch
 from vitssl.evaluators.base import Evaluator, Result, Subject, evaluation_mode, means, metric_sums
 from vitssl.evaluators.metrics import area_under_curve, prediction_metrics, top_k_correct
@@ -25,17 +26,20 @@ class Classification(Evaluator):
     `metrics.prediction_metrics` and `area_under_curve`.
     """
 
+    cfg: ClassificationConfig
+
     @torch.no_grad()
     def run(self, subject: Subject, complete: bool) -> Result:
         batch_sums: list[Tensor] = []  # stays on the device, which would have to wait if every batch were fetched
         image_values: list[tuple[Tensor, ...]] = []
+        ruled_out_K = self._ruled_out(subject)
         with evaluation_mode(subject.network):
             for batch in self.batches(subject):
                 labels_B = batch.targets["main"]
                 with dist.inference_autocast(subject.device, subject.run.loop.precision):
                     scores_BK = subject.network.predict(batch)
                 assert scores_BK is not None, "config refuses this evaluator where nothing classifies"
-                logits_BK = scores_BK.float()
+                logits_BK = scores_BK.float().masked_fill(ruled_out_K, -torch.inf)
                 first_B, top5_B = (top_k_correct(logits_BK, labels_B, k) for k in (1, TOP_K))
                 loss_B = F.cross_entropy(logits_BK, labels_B, reduction="none")
                 batch_sums.append(metric_sums(first_B, top5_B, loss_B))
@@ -56,6 +60,11 @@ class Classification(Evaluator):
         if (area_N := area_under_curve(probabilities_NK, labels_N)) is not None:
             metrics["auc"], arrays["auc"] = 100 * float(area_N.mean(dtype=float)), area_N
         return Result(metrics, arrays)
+
+    def _ruled_out(self, subject: Subject) -> Tensor:
+        """Return which of the Run's classes the evaluator does not choose from; bool (K,)."""
+        allowed = load_index(self.cfg.shards).classes if self.cfg.classes == "shards" and self.cfg.shards else subject.classes
+        return torch.tensor([name not in allowed for name in subject.classes], device=subject.device)
 
     def batches(self, subject: Subject) -> Iterator[Batch]:
         """Return the batches of this rank's part of the images."""
