@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from vitssl.config import SCHEMA, ConfigError, Run, assign, checkpoints, dotted, identifying, identity, load
 from vitssl.config.methods import flow
 from vitssl.files import hash_file, read_json
-from vitssl.run_folder import JOB, RUN, is_trained
+from vitssl.run_folder import JOB, LAST, RUN, is_trained
 from vitssl.version import ROOT, differing, snapshot_of
-from vitssl.words import counted, few, note
+from vitssl.words import counted, few, listed, note
 
 if TYPE_CHECKING:
     from jobs.plan.graph import Job
@@ -62,27 +62,32 @@ def content_of(path: Path) -> str:
 
 
 def superseded(jobs: Sequence[Job], sweep: Path) -> str | None:
-    """Return a warning if jobs are to be trained in the place of trained runs of an earlier submission, or None.
+    """Return a warning if jobs are to be trained in the place of runs that an earlier submission trained or began, or None.
 
     Such a run has the arm, stage and axis values of the job, but other fields. It is kept, but the report does not show it.
     """
     places = {_place(job.arm, job.stage, job.axes): job for job in jobs}
     current = {job.folder for job in jobs}
-    count, changed = 0, dict[tuple[str, str], list[str]]()
-    for folder in sorted(path.parent for path in sweep.glob(f"*/{JOB}") if path.parent not in current and is_trained(path.parent)):
+    counts, changed = {"trained run": 0, "unfinished run": 0}, dict[tuple[str, str], list[str]]()
+    for folder in sorted(path.parent for path in sweep.glob(f"*/{JOB}") if path.parent not in current and _has_weights(path.parent)):
         with suppress(ConfigError):  # a damaged record is not needed
             record = read_json(folder / JOB)
             job = places.get(_place(record.get("arm"), record.get("stage"), record.get("axes")))
             if job is not None and not job.is_trained:
                 if (job.arm, job.stage) not in changed:  # reading a run.yaml takes long, so one per arm and stage has to do
                     changed[job.arm, job.stage] = _changed(load(folder), job.run)
-                count += 1
-    if not count:
+                counts["trained run" if is_trained(folder) else "unfinished run"] += 1
+    if not any(counts.values()):
         return None
     fields = list(dict.fromkeys(line for lines in changed.values() for line in lines))
     fields = [line for line in fields if line != START] or fields  # which is another since its own fields are, of a chain
-    summary = f"{counted(count, 'trained run')} of {sweep.name} {'differs' if count == 1 else 'differ'} from these"
+    found = listed([counted(count, kind) for kind, count in counts.items() if count])
+    summary = f"{found} of {sweep.name} {'differs' if sum(counts.values()) == 1 else 'differ'} from these"
     return f"{summary}{f' in {few(fields)}' if fields else ''}: kept, but not in the report"
+
+
+def _has_weights(folder: Path) -> bool:
+    return is_trained(folder) or (folder / LAST).exists()
 
 
 def trained_otherwise(jobs: Sequence[Job], sweep: Path) -> str | None:

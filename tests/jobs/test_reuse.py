@@ -286,6 +286,10 @@ def test_what_an_earlier_submission_of_this_sweep_trained_otherwise_is_said_to_b
     assert run("arms=[chain_short]", "--dry-run") == 0
     assert "1 trained run of example differs from these in what they start from: kept" in capfd.readouterr().err
     Path("sweep.yaml").write_text(EXAMPLE)
+    (folders("example")["finetune"] / "done.json").unlink()
+    assert run("arms=[chain_short]", "loop.max_steps=3", "--dry-run") == 0
+    left = "1 trained run and 1 unfinished run of example differ from these in loop.max_steps (2, now 3): kept, but not in the report"
+    assert left in capfd.readouterr().err
     for damaged in Path("runs/example").glob("*/run.yaml"):
         damaged.write_text("{")
     assert run("arms=[chain_short]", "loop.max_steps=3", "--dry-run") == 0
