@@ -24,7 +24,7 @@ from vitssl.files import read_json, try_lock, write_json
 from vitssl.reader import read_whole
 from vitssl.run_folder import CANCELLED, DONE, ERROR, JOB, LAST, RUN
 from vitssl.sweep_folder import GRID, SUBMITTING, SWEEP
-from vitssl.version import ROOT
+from vitssl.version import ROOT, snapshot_of, sources_of
 
 TRAINING = "vitssl.train"  # the module that trains a run
 
@@ -82,6 +82,7 @@ def write_run(job: Job, launch: Launch) -> None:
     trained run are kept, since they say how it was trained; only the present place of its images and its evaluation are updated.
     """
     record, source = read_json(job.folder / JOB), _source(job, launch)
+    begun = (job.folder / LAST).exists()
     trained = bool(record) and job.is_trained
     fields = dataclasses.asdict(job.run)
     if trained or source != launch.source:
@@ -105,6 +106,8 @@ def write_run(job: Job, launch: Launch) -> None:
         "cache_dir": job.run.data.cache_dir,
         "source": str(source),
     }
+    if begun and not trained:
+        content |= _trained_with(record, source)
     write_json(job.folder / JOB, record | {"evaluation": content} if trained else content)
     for stale in (ERROR, CANCELLED):
         (job.folder / stale).unlink(missing_ok=True)
@@ -146,11 +149,17 @@ def _as_known(known: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
 
 def _source(job: Job, launch: Launch) -> Path:
     """Return the source snapshot that a run trains with. A run that has begun keeps its snapshot, unless that is gone or not wanted."""
-    recorded = read_json(job.folder / JOB).get("source")
-    if recorded is None or launch.use_current_source:
-        return launch.source
     begun = (job.folder / LAST).exists() and not job.is_trained
-    return Path(recorded) if begun and Path(recorded).exists() else launch.source
+    kept = snapshot_of(job.folder, read_json(job.folder / JOB)) if begun and not launch.use_current_source else None
+    return kept or launch.source
+
+
+def _trained_with(record: dict[str, Any], source: Path) -> dict[str, Any]:
+    """Return what a run that has begun keeps of its ``record``: the commit of a source that stays, and the sources before it."""
+    earlier, present = sources_of(record)[:-1], sources_of(record)[-1:]
+    if [Path(one["source"]).name for one in present] == [source.name]:
+        return {name: record[name] for name in ("commit", "dirty") if name in record} | ({"earlier_sources": earlier} if earlier else {})
+    return {"earlier_sources": earlier + present} if present else {}
 
 
 # --------------------------------------------------------------------------------------------------------- sweep.json

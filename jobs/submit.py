@@ -120,8 +120,8 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
     folders.check_trained(linked.jobs)
     _reuse(linked, launch, options.reuse, console)
     if not options.smoke:
-        remarks = (remark_on(linked.jobs, launch.sweep) for remark_on in (existing_runs.superseded, existing_runs.trained_otherwise))
-        for line in filter(None, [*notes.notes(spec, planned, site), *remarks]):
+        remarks = existing_runs.remarks(linked.jobs, launch.sweep, launch.use_current_source)
+        for line in [*notes.notes(spec, planned, site), *remarks]:
             note(line)
     if options.dry_run:
         with error_location(spec, site_profile.file_of(profile_name)):

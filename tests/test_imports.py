@@ -74,7 +74,7 @@ ALLOWED = {
     "cli.fields": {"config", "words"},
     "cli.features": CORE | {"evaluators", "paths", "trained"},
     "cli.predict": {"atomic", "config", "paths", "terminal", "trained", "words"},
-    "cli.prune": {"checkpoints", "config", "files", "run_folder", "sweep_folder", "words"},
+    "cli.prune": {"checkpoints", "config", "files", "run_folder", "sweep_folder", "version", "words"},
     "cli": None,  # anything, inside the function that needs it
     "training": set(),
     "costs": set(),

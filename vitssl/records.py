@@ -111,6 +111,7 @@ JOB = {
     "architecture?": str, "executor?": str, "module?": str, "nodes?": POSITIVE_COUNT, "gpus_per_node?": COUNT, "hours?": AMOUNT,
     "binds?": [str], "cache_dir?": (str, None),
     "imported?": {"file": str, "layout": str, "sha256": str}, "start?": START, "reused_from?": str,
+    "commit?": (str, None), "dirty?": bool, "earlier_sources?": [{"source": str, "commit?": (str, None), "dirty?": bool}],
 }  # fmt: skip
 EVALUATED = (*OWN_EVALS, "test_best")  # the results that done.json holds
 DONE = {"step": COUNT, "epochs": AMOUNT, "time_s?": AMOUNT, **{f"{name}?": ({"top1": METRIC, ...: METRIC}, None) for name in EVALUATED}}

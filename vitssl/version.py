@@ -40,7 +40,7 @@ def commit() -> tuple[str | None, bool]:
 
 
 def snapshot_of(run: Path, job: dict[str, Any]) -> Path | None:
-    """Return the snapshot of the source that a run was trained with, or None if there is none any more.
+    """Return the snapshot of the source that a run trains with, or None if there is none any more.
 
     It is looked for beside the run folder, since the sweep's folder may have been moved after it was recorded.
 
@@ -50,6 +50,17 @@ def snapshot_of(run: Path, job: dict[str, Any]) -> Path | None:
     """
     folder = run.parent / "source" / Path(job["source"]).name if "source" in job else None
     return folder if folder is not None and folder.is_dir() else None
+
+
+def sources_of(job: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what a run was trained with, as its job.json (``job``) has it: source, commit and dirty; the last is the present one."""
+    present = {name: job[name] for name in ("source", "commit", "dirty") if name in job}
+    return [*job.get("earlier_sources", []), *([present] if "source" in job else [])]
+
+
+def snapshots_of(run: Path, job: dict[str, Any]) -> list[Path]:
+    """Return the snapshots of `sources_of` that still exist."""
+    return [folder for source in sources_of(job) if (folder := snapshot_of(run, source)) is not None]
 
 
 def differing(roots: Iterable[Path]) -> list[str]:

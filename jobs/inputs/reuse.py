@@ -17,6 +17,7 @@ from vitssl.config import SCHEMA, ConfigError, assign, checkpoints, load, save
 from vitssl.files import read_json, try_lock, write_json
 from vitssl.run_folder import CANCELLED, DONE, ERROR, EVALS, EVENTS, JOB, LAST, RUN, SLURM_JOB
 from vitssl.sweep_folder import LOCAL, SWEEP
+from vitssl.version import snapshot_of
 from vitssl.words import counted, listed
 
 STAGING = ".reuse"  # a folder in the sweep's folder, there while runs are copied
@@ -155,13 +156,15 @@ def _copy(job: Job, source: Path, target: Path, sweep: Path) -> None:
         assign(run, field, value)  # a parent in this sweep, or the same weights at another path
     save(run, target)
     record = {name: value for name, value in read_json(source / JOB).items() if name != "evaluation"}
-    if "source" in record and (snapshot := Path(record["source"])).is_dir():
+    for trained_with in (record, *record.get("earlier_sources", [])):
+        if (snapshot := snapshot_of(source, trained_with)) is None:
+            continue
         own_snapshot = sweep / "source" / snapshot.name
         if not own_snapshot.exists():
             own_snapshot.parent.mkdir(exist_ok=True)
             _copy_folder(snapshot, target.parent / "source")
             (target.parent / "source").rename(own_snapshot)
-        record["source"] = str(own_snapshot)
+        trained_with["source"] = str(own_snapshot)
     origin = {"reused_from": str(source)}  # the record's own value wins: a third sweep, where the run was trained
     own_facts = {"name": job.name, "arm": job.arm, "stage": job.stage, "axes": job.axes}
     write_json(target / JOB, origin | record | own_facts | {"parents": [str(parent.folder) for parent in job.parents]})

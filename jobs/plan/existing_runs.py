@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,13 +13,14 @@ from vitssl.config import SCHEMA, ConfigError, Run, assign, checkpoints, dotted,
 from vitssl.config.methods import flow
 from vitssl.files import hash_file, read_json
 from vitssl.run_folder import JOB, LAST, RUN, is_trained
-from vitssl.version import ROOT, differing, snapshot_of
+from vitssl.version import ROOT, differing, snapshots_of, sources_of
 from vitssl.words import counted, few, listed, note
 
 if TYPE_CHECKING:
     from jobs.plan.graph import Job
 
 START = "what they start from"
+FEW_FILES = 4  # the most that a note names
 
 
 def run_folders(sweep: Path) -> dict[str, Path]:
@@ -56,6 +57,12 @@ def content_of(path: Path) -> str:
     if path.is_dir():
         return f"run:{identity_of(path)}"
     return f"file:{hash_file(path)}"
+
+
+def remarks(jobs: Sequence[Job], sweep: Path, use_current_source: bool) -> list[str]:
+    """Return the notes on what a ``sweep`` has trained and begun before, in the place of ``jobs`` or by other code."""
+    found = (superseded(jobs, sweep), trained_otherwise(jobs, sweep), goes_on_otherwise(jobs, sweep, use_current_source))
+    return [remark for remark in found if remark is not None]
 
 
 # ---------------------------------------------------------------------------------------------------------- superseded
@@ -95,17 +102,38 @@ def trained_otherwise(jobs: Sequence[Job], sweep: Path) -> str | None:
 
     Identities depend on fields alone, so that changed code does not train a run again.
     """
-    runs: dict[Path, list[str]] = {}
-    for job in (job for job in jobs if job.is_trained):
-        with suppress(ConfigError):  # a damaged record is skipped
-            if (source := snapshot_of(job.results, read_json(job.results / JOB))) is not None:
-                runs.setdefault(source, []).append(job.folder.name)
-    changed = {source: files for source in runs if (files := differing([source, ROOT]))}
-    if not changed:
+    runs, changed = _of_other_code(job for job in jobs if job.is_trained)
+    if not runs:
         return None
-    changed_files = few(sorted({file for files in changed.values() for file in files}))
-    names = few([name for source in changed for name in runs[source]])
-    return f"{sweep.name}: other code trained {names} ({changed_files} changed since): kept; delete those folders to train them anew"
+    return f"{sweep.name}: other code trained {runs} ({changed}): kept, and named by the report; to train one anew, delete its folder"
+
+
+def goes_on_otherwise(jobs: Sequence[Job], sweep: Path, use_current_source: bool) -> str | None:
+    """Return a note if unfinished runs of this sweep go on with other code than today's, or have begun with other code, or None."""
+    begun = [job for job in jobs if not job.is_trained and (job.folder / LAST).exists()]
+    runs, changed = _of_other_code(begun)
+    if runs and use_current_source:
+        return f"{sweep.name}: other code began {runs} ({changed}): going on with today's, as the report will say"
+    if runs:
+        return f"{sweep.name}: {runs} will go on with the code that began it ({changed}); --use-current-source takes today's"
+    return None
+
+
+def _of_other_code(jobs: Iterable[Job]) -> tuple[str, str]:
+    """Return the names of the runs whose snapshot is not of today's code, and what has changed since; both empty if there are none."""
+    runs: dict[Path, list[str]] = {}
+    commits: dict[Path, str | None] = {}
+    for job in jobs:
+        with suppress(ConfigError):  # a damaged record is skipped
+            record = read_json(job.results / JOB)
+            for source in snapshots_of(job.results, record):
+                runs.setdefault(source, []).append(job.folder.name)
+                commits[source] = next((one.get("commit") for one in sources_of(record) if Path(one["source"]).name == source.name), None)
+    changed = {source: files for source in runs if (files := differing([source, ROOT]))}
+    files = sorted({file for files in changed.values() for file in files})
+    of = listed(sorted({f"commit {sha[:8]}" for source in changed if (sha := commits[source])}))
+    what = few(files) if len(files) <= FEW_FILES else f"{len(files)} files"
+    return few([name for source in changed for name in runs[source]]), f"{f'{of}; ' if of else ''}{what} changed since"
 
 
 def _place(arm: str | None, stage: str | None, axes: dict | None) -> str:

@@ -72,6 +72,13 @@ def test_what_no_run_needs_is_found_and_the_rest_is_not(runs: Path) -> None:
     assert found(runs / "one") == {path for path in ALL}
 
 
+def test_a_source_that_trained_part_of_a_run_stays(runs: Path) -> None:
+    job = read_json(runs / "one" / "done" / "job.json")
+    earlier = [{"source": f"/elsewhere/source/{OLD}", "commit": None, "dirty": True}]
+    write_json(runs / "one" / "done" / "job.json", job | {"earlier_sources": earlier})
+    assert f"source/{OLD}" in ALL and f"one/source/{OLD}" not in found(runs) and f"two/source/{OLD}" in found(runs)
+
+
 @pytest.mark.parametrize("field", ["init_from", "objectives.locality.teacher"])
 def test_a_checkpoint_that_another_run_starts_or_learns_from_stays(runs: Path, field: str) -> None:
     content = (runs / "two" / "waiting" / "run.yaml").read_text()

@@ -305,10 +305,22 @@ def test_runs_that_other_code_trained_are_named_with_what_has_changed(run, capfd
     (source / "vitssl/objectives/mine.py").write_text("")
     assert run("arms=[chain_short]", "--dry-run") == 0
     files = "vitssl/objectives/mae.py and vitssl/objectives/mine.py"
-    said = rf"example: other code trained \S+ and \S+ \({files} changed since\): kept; delete those folders to train them anew"
+    said = rf"example: other code trained \S+ and \S+ \([^(]*{files} changed since\): kept, and named by the report; to train one anew"
     assert re.search(said, capfd.readouterr().err)
     assert run("name=another", "arms=[chain_short]", "--dry-run", "--reuse") == 0
     assert re.search(said.replace("example", "another"), capfd.readouterr().err)
+    done = folders("example")["finetune"] / "done.json"
+    done.rename("done.json")
+    goes_on = (
+        r"note: example: \S*finetune\S* will go on with the code that began it \([^(]*changed since\); --use-current-source takes today's"
+    )
+    assert run("arms=[chain_short]", "--dry-run") == 0 and re.search(goes_on, capfd.readouterr().err)
+    assert run("arms=[chain_short]", "--dry-run", "--use-current-source") == 0
+    assert "going on with today's, as the report will say" in capfd.readouterr().err
+    Path("done.json").rename(done)
+    for more in ("a", "b", "c"):
+        (source / f"vitssl/objectives/{more}.py").write_text("")
+    assert run("arms=[chain_short]", "--dry-run") == 0 and re.search(r"other code .*5 files changed since", capfd.readouterr().err)
     for record in Path("runs/example").glob("*/job.json"):
         record.write_text("{")
     assert run("arms=[chain_short]", "--dry-run") == 0 and "other code" not in capfd.readouterr().err

@@ -549,5 +549,14 @@ def test_a_report_warns_of_runs_that_different_code_trained(sweep):
     page = (folder / "report" / "report.html").read_text()
     assert f'{said}: <a href="#provenance">' in page and 'id="provenance"' in page
     assert f"{said}: see [Provenance](#provenance)." in (folder / "report" / "report.md").read_text()
+    # one run, by one code after the other
+    job = json.loads(first.read_text().replace("ba9876543210", "0123456789ab"))
+    earlier = [{"source": "/elsewhere/source/ba9876543210", "commit": "old", "dirty": True}]
+    first.write_text(json.dumps(job | {"commit": "new", "dirty": False, "earlier_sources": earlier}))
+    grid = lay_out(collect(folder))
+    assert details.warnings(grid) == {said: "Provenance"}
+    entries = provenance(grid)
+    assert entries["commit"] == "old with uncommitted changes; new" and "ba9876543210; " in entries["source snapshot"]
+    assert entries["last submitted"].endswith(" (commit 0123456789abcdef)")
     (first.parent / "done.json").unlink()
     assert not details.warnings(lay_out(collect(folder)))

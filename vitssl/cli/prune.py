@@ -21,6 +21,7 @@ from vitssl.config import ConfigError
 from vitssl.files import full_disk_error, read_file, read_json, try_lock
 from vitssl.run_folder import CANCELLED, DONE, ERROR, JOB, LAST, RUN, SLURM_JOB, is_trained, to_evaluate
 from vitssl.sweep_folder import SUBMITTING, SWEEP, is_sweep
+from vitssl.version import sources_of
 from vitssl.words import counted, note
 
 KEPT_EPOCH = re.compile(r"epoch-\d+\.pt")
@@ -152,7 +153,9 @@ def _sweep_leftovers(sweep: Path) -> Iterator[Leftover]:
     if _may_go_on(sweep):
         return
     records = [read_json(path) for path in sweep.glob(f"*/{JOB}")]
-    used = {Path(job["source"]).name for record in records for job in (record, record.get("evaluation", {})) if "source" in job}
+    used = {
+        Path(source["source"]).name for record in records for job in (record, record.get("evaluation", {})) for source in sources_of(job)
+    }
     for path in sorted((sweep / "source").glob("*")):
         if PARTIAL_SOURCE.fullmatch(path.name):
             yield Leftover(path, HALF_WRITTEN, sweep)

@@ -9,7 +9,7 @@ from vitssl.report.results.grid import Grid
 from vitssl.report.table import BAD, DASH, MEASURED, NOTE, Entry, Table, figure
 from vitssl.report.tables.settings import stages
 from vitssl.report.units import fit
-from vitssl.version import differing, snapshot_of
+from vitssl.version import differing, snapshots_of
 from vitssl.words import few
 
 MANY = 0.01  # a report begins with a warning if at least this share of the test images are near-duplicates
@@ -47,7 +47,7 @@ def warnings(grid: Grid) -> dict[str, str]:
 def _other_code(sweep: Sweep) -> list[str]:
     """Return a warning if finished runs were trained with snapshots that differ, of those snapshots that still exist."""
     finished = [run for run in sweep.runs.values() if run.state == "done"]
-    files = differing({folder for run in finished if (folder := snapshot_of(run.path, run.job)) is not None})
+    files = differing({folder for run in finished for folder in snapshots_of(run.path, run.job)})
     return [f"not all of these runs were trained by the same code: it differs in {few(files)}"] if files else []
 
 

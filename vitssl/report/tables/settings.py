@@ -12,6 +12,7 @@ from vitssl.report.results.energy import CPU_POWER, intensities
 from vitssl.report.results.external_sources import origins
 from vitssl.report.results.grid import SEED, Grid
 from vitssl.report.table import DASH, Entry, Table
+from vitssl.version import sources_of
 from vitssl.words import listed
 
 # fields that differ by seed, place or machine, never by arm
@@ -146,14 +147,16 @@ def provenance(grid: Grid) -> dict[str, str]:
     records = [record for run in runs for record in run.emissions]
     costs = [run.cost for run in runs if run.cost]
     versions = [" · ".join(f"{k} {v}" for k, v in e["versions"].items()) for e in starts]
-    dirty = " with uncommitted changes" if facts["dirty"] else ""
+    sources = [source for run in runs for source in sources_of(run.job)]
+    commits = dict.fromkeys(_commit(source) for source in sources if "commit" in source)
+    submitted = _commit(facts)
     entries = {
         "command": [facts["command"]],
         "sweep file": [facts["file"]],
-        "commit": [f"{facts['commit']}{dirty}" if facts["commit"] else "not a git checkout"],
+        "commit": commits or [submitted],
         "trained": [_span(records)],
-        "last submitted": [facts["created"]],
-        "source snapshot": [run.job.get("source") for run in runs],
+        "last submitted": [f"{facts['created']}{'' if submitted in (commits or [submitted]) else f' (commit {submitted})'}"],
+        "source snapshot": [source["source"] for source in sources],
         "hardware": [f"{e['device']}, {_processes(e['world_size'])}" for e in starts],
         "inference speed": [f"on {c['inference_device']}, batch {c['inference_batch_size']}, {c['precision']}" for c in costs],
         "hosts": [e["host"] for e in starts],
@@ -167,6 +170,11 @@ def provenance(grid: Grid) -> dict[str, str]:
     }
     texts = {name: "; ".join(dict.fromkeys(str(v) for v in values if v)) for name, values in entries.items()}
     return {name: text for name, text in texts.items() if text}
+
+
+def _commit(source: dict[str, Any]) -> str:
+    changed = " with uncommitted changes" if source.get("dirty") else ""
+    return f"{source['commit']}{changed}" if source["commit"] else "not a git checkout"
 
 
 def _processes(count: int) -> str:
