@@ -107,7 +107,7 @@ def write_run(job: Job, launch: Launch) -> None:
         "source": str(source),
     }
     if begun and not trained:
-        content |= _trained_with(record, source)
+        content = _with_sources(content, record, source)
     write_json(job.folder / JOB, record | {"evaluation": content} if trained else content)
     for stale in (ERROR, CANCELLED):
         (job.folder / stale).unlink(missing_ok=True)
@@ -154,12 +154,15 @@ def _source(job: Job, launch: Launch) -> Path:
     return kept or launch.source
 
 
-def _trained_with(record: dict[str, Any], source: Path) -> dict[str, Any]:
-    """Return what a run that has begun keeps of its ``record``: the commit of a source that stays, and the sources before it."""
-    earlier, present = sources_of(record)[:-1], sources_of(record)[-1:]
-    if [Path(one["source"]).name for one in present] == [source.name]:
-        return {name: record[name] for name in ("commit", "dirty") if name in record} | ({"earlier_sources": earlier} if earlier else {})
-    return {"earlier_sources": earlier + present} if present else {}
+def _with_sources(content: dict[str, Any], record: dict[str, Any], source: Path) -> dict[str, Any]:
+    """Return the ``content`` of a begun run's job.json with what it was trained with before, according to the ``record`` there."""
+    if not (known := sources_of(record)):
+        return content
+    if Path(known[-1]["source"]).name != source.name:
+        return content | {"earlier_sources": known}
+    *earlier, present = known
+    others = {name: value for name, value in content.items() if name not in ("commit", "dirty")}
+    return others | present | {"source": str(source)} | ({"earlier_sources": earlier} if earlier else {})
 
 
 # --------------------------------------------------------------------------------------------------------- sweep.json

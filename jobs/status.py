@@ -26,7 +26,7 @@ from jobs.slurm import cluster
 from jobs.sweep_runs import run_named, yet_to_queue
 from vitssl import sweep_folder
 from vitssl.arguments import Parser, guarded
-from vitssl.config.evals import measured_by
+from vitssl.config.metrics import measured_by
 from vitssl.files import read_json
 from vitssl.run_folder import ERROR
 from vitssl.sweep_folder import SWEEP

@@ -53,7 +53,7 @@ def snapshot_of(run: Path, job: dict[str, Any]) -> Path | None:
 
 
 def sources_of(job: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return what a run was trained with, as its job.json (``job``) has it: source, commit and dirty; the last is the present one."""
+    """Return what a run was submitted with since it began, from its job.json: source, commit and dirty; the last is the present."""
     present = {name: job[name] for name in ("source", "commit", "dirty") if name in job}
     return [*job.get("earlier_sources", []), *([present] if "source" in job else [])]
 

@@ -13,7 +13,7 @@ from jobs.slurm import cluster
 from jobs.sweep_runs import lineage_of, parents_of, runs_of
 from vitssl import sweep_folder
 from vitssl.config import ConfigError, load
-from vitssl.config.evals import metric_parts
+from vitssl.config.metrics import metric_parts
 from vitssl.files import read_events, read_json
 from vitssl.run_folder import DONE, EVALS, EVENTS, JOB, SLURM_JOB, emissions_of, error_of, is_trained, lost_kwh, num_attempts, to_evaluate
 from vitssl.run_state import State, recorded_state

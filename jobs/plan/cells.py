@@ -112,14 +112,24 @@ def _merged(spec: Spec, arm: str, labels: dict[str, Any], name: str) -> Stage:
 
 
 def _leave_evaluators_to_classifiers(spec: Spec, made: Sequence[Cell]) -> None:
-    """Take an evaluator of a classifier that is set for several stages from those that do not classify, if some other stage has it."""
-    stages = [(cell, stage) for cell in made for stage in cell.stages]
-    of_classifiers = {name for _, stage in stages if config.classifies(stage.run) for name in stage.run.evals}
-    for cell, stage in stages:
-        if not config.classifies(stage.run):
-            foreign = {name for name, fields in stage.run.evals.items() if is_of_classifier(name, fields)} & of_classifiers
-            for name in foreign - layers.own_evaluators(spec, cell.arm, cell.axes, stage.name):
+    """Take an evaluator of a classifier that is set for several stages from those that do not classify.
+
+    One that is set for all arms must have a stage that classifies in some arm, and one that is set for an arm in that arm.
+    """
+    measured: dict[str, set[str]] = {arm: set() for arm in spec.arms}
+    for cell in made:
+        for stage in (stage for stage in cell.stages if config.classifies(stage.run)):
+            measured[cell.arm] |= _of_classifiers(stage)
+    anywhere = set().union(*measured.values())
+    for cell in made:
+        for stage in (stage for stage in cell.stages if not config.classifies(stage.run)):
+            elsewhere = measured[cell.arm] | (anywhere - layers.evaluators_of_arm(spec, cell.arm))
+            for name in (_of_classifiers(stage) & elsewhere) - layers.evaluators_of_stage(spec, cell.arm, cell.axes, stage.name):
                 del stage.run.evals[name]
+
+
+def _of_classifiers(stage: Stage) -> set[str]:
+    return {name for name, fields in stage.run.evals.items() if is_of_classifier(name, fields)}
 
 
 def _refuse_unread_fields(spec: Spec, made: Sequence[Cell]) -> None:

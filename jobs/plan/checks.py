@@ -17,15 +17,15 @@ from jobs.plan.sweep import Spec
 from vitssl.config import SIZES, BackboneConfig, ConfigError, active, checkpoint_fields, classifies, dotted, nested
 from vitssl.config import Run as RunConfig
 from vitssl.config.backbones import is_vit
-from vitssl.config.evals import KINDS, METRICS, OWN_EVALS, VAL_COUNTERPARTS, evals_of, may_hold_out, metric_parts, own_evals
+from vitssl.config.evals import KINDS, OWN_EVALS, VAL_COUNTERPARTS, evals_of, may_hold_out, own_evals
 from vitssl.config.methods import flow
+from vitssl.config.metrics import METRICS, metric_parts
 from vitssl.words import note
 
 if TYPE_CHECKING:
     from jobs.plan.cells import Cell
 
 SHOWN = 4  # the most stages that an error names
-NOTHING_HELD_OUT = "its Run holds out no images; set data.val_fraction or data.val_split"
 SIZE_FIELDS = ("embed_dim", "depth", "depths", "num_heads", "mlp_ratio", "qkv_bias")  # fields that turn a named network into another one
 DEFAULT_BACKBONE = BackboneConfig()
 Place = tuple[str, str]  # an arm, and its stage
@@ -236,11 +236,12 @@ def check_metric(spec: Spec, made: Sequence[Cell]) -> None:
         raise ConfigError(error.reason, "metric", spec.place("metric")) from None
     for cell in made:
         run = cell.stages[-1].run
-        known = own_evals(run, _holds_out(run)) | evals_of(run)
+        with cell.stages[-1].error_location():
+            known = own_evals(run, evaluator in OWN_EVALS and _holds_out(run)) | evals_of(run)
         if evaluator == "test" and evaluator not in known:
             continue  # a pretraining alone has no accuracy
         if evaluator not in known:
-            why_missing = dict.fromkeys(OWN_EVALS, NOTHING_HELD_OUT if classifies(run) else "its Run has no objectives.classify")
+            why_missing = dict.fromkeys(OWN_EVALS, f"its Run {_why_none(run)}" if classifies(run) else "its Run has no objectives.classify")
             why_missing |= {"test_ema": "its Run has no loop.ema_decay"} if classifies(run) else {}
             facts = why_missing.get(evaluator, f"it has {', '.join(known) or 'none'}")
             advice = f"; add 'evals={{{evaluator}: {{type: {evaluator}}}}}'" if evaluator in KINDS else ""
@@ -255,6 +256,13 @@ def _holds_out(run: RunConfig) -> bool:
     if not may_hold_out(run) or "?" not in (run.data.val_split or "") or expected_index(run.data) is None:
         return may_hold_out(run)
     return image_counts(run)["val_images"] > 0
+
+
+def _why_none(run: RunConfig) -> str:
+    """Return why a Run holds out no images, and what to set."""
+    if run.data.val_split:
+        return f"has none, as its shards have no split {run.data.val_split.replace('?', '')}; set data.val_split=null data.val_fraction=0.1"
+    return "holds out no images; set data.val_fraction or data.val_split"
 
 
 def check_select(spec: Spec, made: Sequence[Cell]) -> None:
@@ -277,5 +285,4 @@ def check_select(spec: Spec, made: Sequence[Cell]) -> None:
             if not classifies(stage.run):
                 raise ConfigError(f"{chooses} {spec.metric}, and this Run predicts no classes; add classify", "objectives")
             if not _holds_out(stage.run):
-                reason = f"{chooses} held-out images, and this Run has none; set data.val_fraction or data.val_split"
-                raise ConfigError(reason, "data.val_fraction")
+                raise ConfigError(f"{chooses} held-out images, and this Run {_why_none(stage.run)}", "data.val_fraction")

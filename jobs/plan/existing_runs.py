@@ -13,7 +13,7 @@ from vitssl.config import SCHEMA, ConfigError, Run, assign, checkpoints, dotted,
 from vitssl.config.methods import flow
 from vitssl.files import hash_file, read_json
 from vitssl.run_folder import JOB, LAST, RUN, is_trained
-from vitssl.version import ROOT, differing, snapshots_of, sources_of
+from vitssl.version import ROOT, differing, snapshot_of, sources_of
 from vitssl.words import counted, few, listed, note
 
 if TYPE_CHECKING:
@@ -102,38 +102,54 @@ def trained_otherwise(jobs: Sequence[Job], sweep: Path) -> str | None:
 
     Identities depend on fields alone, so that changed code does not train a run again.
     """
-    runs, changed = _of_other_code(job for job in jobs if job.is_trained)
+    runs, changed = _of_other_code((job for job in jobs if job.is_trained), earlier=True)
     if not runs:
         return None
     return f"{sweep.name}: other code trained {runs} ({changed}): kept, and named by the report; to train one anew, delete its folder"
 
 
 def goes_on_otherwise(jobs: Sequence[Job], sweep: Path, use_current_source: bool) -> str | None:
-    """Return a note if unfinished runs of this sweep go on with other code than today's, or have begun with other code, or None."""
+    """Return a note if unfinished runs of this sweep were begun with other code than today's, which says with which they go on, or None."""
     begun = [job for job in jobs if not job.is_trained and (job.folder / LAST).exists()]
-    runs, changed = _of_other_code(begun)
-    if runs and use_current_source:
+    lost = [job.folder.name for job in begun if _has_lost_its_source(job)]
+    if lost:
+        return f"{sweep.name}: the code that began {few(lost)} is not in {sweep / 'source'} any more: going on with today's"
+    runs, changed = _of_other_code(begun, earlier=False)
+    if not runs:
+        return None
+    if use_current_source:
         return f"{sweep.name}: other code began {runs} ({changed}): going on with today's, as the report will say"
-    if runs:
-        return f"{sweep.name}: {runs} will go on with the code that began it ({changed}); --use-current-source takes today's"
-    return None
+    return f"{sweep.name}: going on with other code, their own, are {runs} ({changed}); --use-current-source takes today's"
 
 
-def _of_other_code(jobs: Iterable[Job]) -> tuple[str, str]:
-    """Return the names of the runs whose snapshot is not of today's code, and what has changed since; both empty if there are none."""
+def _has_lost_its_source(job: Job) -> bool:
+    with suppress(ConfigError):  # a damaged record is reported elsewhere
+        record = read_json(job.folder / JOB)
+        return "source" in record and snapshot_of(job.folder, record) is None
+    return False
+
+
+def _of_other_code(jobs: Iterable[Job], earlier: bool) -> tuple[str, str]:
+    """Return the names of the runs of other code than today's, and what has changed since; both empty if there are none.
+
+    Args:
+        jobs: the jobs of the runs.
+        earlier: whether code counts that a run was trained with before its present one.
+    """
     runs: dict[Path, list[str]] = {}
     commits: dict[Path, str | None] = {}
     for job in jobs:
         with suppress(ConfigError):  # a damaged record is skipped
-            record = read_json(job.results / JOB)
-            for source in snapshots_of(job.results, record):
-                runs.setdefault(source, []).append(job.folder.name)
-                commits[source] = next((one.get("commit") for one in sources_of(record) if Path(one["source"]).name == source.name), None)
-    changed = {source: files for source in runs if (files := differing([source, ROOT]))}
+            for source in sources_of(read_json(job.results / JOB))[0 if earlier else -1 :]:
+                if (snapshot := snapshot_of(job.results, source)) is not None:
+                    runs.setdefault(snapshot, []).append(job.folder.name)
+                    commits[snapshot] = source.get("commit")
+    changed = {snapshot: files for snapshot in runs if (files := differing([snapshot, ROOT]))}
     files = sorted({file for files in changed.values() for file in files})
-    of = listed(sorted({f"commit {sha[:8]}" for source in changed if (sha := commits[source])}))
+    of = listed(sorted({f"commit {sha[:8]}" for snapshot in changed if (sha := commits[snapshot])}))
     what = few(files) if len(files) <= FEW_FILES else f"{len(files)} files"
-    return few([name for source in changed for name in runs[source]]), f"{f'{of}; ' if of else ''}{what} changed since"
+    names = list(dict.fromkeys(name for snapshot in changed for name in runs[snapshot]))
+    return few(names) if names else "", f"{f'{of}; ' if of else ''}{what} changed since"
 
 
 def _place(arm: str | None, stage: str | None, axes: dict | None) -> str:

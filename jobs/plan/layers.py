@@ -18,7 +18,7 @@ below, so that a mistyped folder is never filled with another data set, or compa
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from jobs.plan.overrides import CLI, Setting, layer, settings
@@ -60,11 +60,20 @@ def merge_cli_layers(
     return fields, [*dotted(nested(*cli_layers)), *(f"resources.{name}" for owner in (None, arm) for name in cli.resources.get(owner, {}))]
 
 
-def own_evaluators(spec: Spec, arm: str, labels: dict[str, Any], stage: str) -> set[str]:
-    """Return the names of the evaluators of which a field is set for this stage alone."""
+def evaluators_of_stage(spec: Spec, arm: str, labels: dict[str, Any], stage: str) -> set[str]:
+    """Return the names of the evaluators of which a field is set for this stage, and not for others too."""
     of_axes = (setting for axis, label in labels.items() for setting in spec.axes[axis][label])
-    fields = [*dotted(nested(spec.arms[arm].fields_of(stage)))]
-    fields += [name for setting in (*of_axes, *spec.overrides.settings) if setting.stage == stage for name in setting.leaves]
+    meant = [s for s in (*of_axes, *spec.overrides.settings) if s.stage == stage and s.reaches(arm, stage)]
+    return _evaluators([*dotted(nested(spec.arms[arm].fields_of(stage))), *(name for setting in meant for name in setting.leaves)])
+
+
+def evaluators_of_arm(spec: Spec, arm: str) -> set[str]:
+    """Return the names of the evaluators of which a field is set for all stages of this arm, and not for other arms too."""
+    meant = [setting for setting in spec.overrides.settings if (setting.arm, setting.stage) == (arm, None)]
+    return _evaluators([*dotted(nested(spec.arms[arm].defaults)), *(name for setting in meant for name in setting.leaves)])
+
+
+def _evaluators(fields: Iterable[str]) -> set[str]:
     return {field.split(".")[1] for field in fields if field.startswith("evals.")}
 
 

@@ -16,9 +16,10 @@ from vitssl import cli, config
 from vitssl.cli import fields
 from vitssl.config import ConfigError, Run
 from vitssl.config.base import runtime_field
-from vitssl.config.evals import KINDS, METRICS, EvalConfig
+from vitssl.config.evals import KINDS, EvalConfig
 from vitssl.config.fields import fields_of
 from vitssl.config.methods import METHODS, method
+from vitssl.config.metrics import METRICS
 
 
 @dataclass

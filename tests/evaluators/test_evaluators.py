@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from sklearn.metrics import balanced_accuracy_score, f1_score
+from sklearn.metrics import balanced_accuracy_score, f1_score, roc_auc_score
 
 import vitssl
 from jobs.display import states
@@ -325,6 +325,9 @@ def test_classes_that_other_shards_lack_are_ruled_out_where_asked(untrained_run,
     assert torch.equal(torch.tensor([3, 5, 8])[labels].sort().values, torch.from_numpy(three.arrays["labels"])[order])
     assert three.metrics["top1"] == pytest.approx(100 * float((chosen.argmax(1) == labels).float().mean()))
     assert three.metrics["loss"] == pytest.approx(float(-chosen[range(15), labels].log().mean()), rel=1e-5)
+    areas = [roc_auc_score(labels == k, chosen[:, k]) for k in range(3)]
+    assert three.metrics["auc"] == pytest.approx(100 * np.mean(areas), rel=1e-4) and "auc" not in every.metrics
+    assert three.metrics["balanced_accuracy"] == pytest.approx(100 * balanced_accuracy_score(labels, chosen.argmax(1)))
     assert 100 * three.arrays["confidence"].mean() == pytest.approx(100 * float(chosen.max(1).values.mean()), rel=1e-5)
 
 

@@ -144,6 +144,8 @@ def test_a_run_is_evaluated_on_altered_images_whoever_asks(folder, capsys):
         ({"occlusion": -0.1}, r"evals\.x\.occlusion: -0\.1 is not in \[0, 1\]"),
         ({"perspective": 0.5, "seed": -1}, r"evals\.x\.seed: -1 is less than 0"),
         ({"occlusion": 0.5, "classes": "shards"}, r"evals\.x\.classes: shards has an effect only with other shards"),
+        ({"perspective": 0.1}, r"evals\.x\.perspective: 0\.1 is less than a pixel of images of 8 px; raise it"),
+        ({"occlusion": 0.05}, r"evals\.x\.occlusion: 0\.05 is less than a pixel of images of 8 px"),
         ({"occlusion": 0.5, "seed": 1}, r"evals\.x\.seed: 1 has an effect only with a perspective"),
     ],
 )

@@ -183,9 +183,18 @@ def test_an_evaluator_of_a_classifier_is_left_to_the_stages_that_classify(expand
     for words, text in (([evaluators], EXAMPLE), ([], in_file)):
         found = {job.stage: set(job.run.evals) for job in expand("arms=[chain_short]", *words, text=text).jobs}
         assert found == {"pretrain": {"knn"}, "finetune": {"knn", "warped"}}
+    words = ["arms=[chain_short,alone]", evaluators, "arms.alone.pretrain.evals.warped.seed=1"]  # of another arm's stage
+    with pytest.raises(ConfigError, match=r"alone\.stages\.pretrain"):
+        expand(*words, text=f"{EXAMPLE}arms.alone.stages.pretrain.objectives.mae: {{}}\n")
     refused = "the Run has no classify objective, so it predicts no classes"
-    for words in (["pretrain.evals.warped={type: robustness, perspective: 0.5}", evaluators], ["pretrain.evals.test2={}"]):
+    own = "arms.chain_short.evals.warped={type: robustness, perspective: 0.5}"
+    for words in (
+        ["pretrain.evals.warped={type: robustness, perspective: 0.5}", evaluators],
+        ["pretrain.evals.test2={}"],
+        [evaluators, "finetune.evals.warped=null"],  # no stage is left for it
+        ["arms=[scratch,chain_short]", evaluators, own, "arms.chain_short.finetune.evals.warped=null"],  # nor in the arm that it is for
+    ):
         with pytest.raises(ConfigError, match=refused):
-            expand("arms=[chain_short]", *words)
+            expand(*([] if words[0].startswith("arms=") else ["arms=[chain_short]"]), *words)
     with pytest.raises(ConfigError, match=refused):
         expand("arms=[alone]", evaluators, text=f"{EXAMPLE}arms.alone.stages.train.objectives.mae: {{}}\n")

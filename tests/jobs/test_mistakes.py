@@ -12,7 +12,7 @@ from jobs.inputs import prepare
 from jobs.plan.graph import Job
 from tests.jobs.conftest import EXAMPLE, write_finished, write_index
 from vitssl.config import ConfigError, Run, Site
-from vitssl.config.evals import METRICS, Metric
+from vitssl.config.metrics import METRICS, Metric
 from vitssl.config.sweep import Resources
 
 # (what is changed in the example, the error)
@@ -111,7 +111,7 @@ MISTAKES = [
     (
         "seed: [0, 1]\ncolumns: data",
         "optim.lr: [0.1, 0.2]\ncolumns: data\nselect: [optim.lr]",
-        r"arms.scratch.stages.train: data.val_fraction: select chooses optim.lr by held-out images, .* none; set data.val_fraction or",
+        r"arms.scratch.stages.train: data.val_fraction: select chooses optim.lr by held-out images, .* no images; set data.val_fraction or",
     ),
     (
         "seed: [0, 1]",
@@ -243,7 +243,9 @@ def test_a_selection_needs_held_out_images_and_a_metric_of_test_images(expand) -
     fields, rates = ("select=optim.lr", "arms=[scratch]"), EXAMPLE.replace("seed: [0, 1]", "optim.lr: [0.1, 0.2]")
     for metric in ("top1", "selected/macro_f1"):
         assert len(expand(*fields, "data.val_fraction=0.1", f"metric={metric}", text=rates).cells) == 4
-    with pytest.raises(ConfigError, match=r"^command line: data.val_fraction: .* has none; set data.val_fraction or data.val_split .in"):
+    with pytest.raises(
+        ConfigError, match=r"^command line: data.val_fraction: .* holds out no images; set data.val_fraction or data.val_split .in"
+    ):
         expand(*fields, "data.val_fraction=0", text=rates)
     pretrains = (
         "name: p\ndefaults: {data: {shards: shards/digits, val_fraction: 0.1}, evals.knn: {type: knn}}\naxes: {optim.lr: [0.1, 0.2]}\n"
@@ -326,8 +328,9 @@ def test_what_others_need_of_trained_runs_is_looked_at(tmp_path) -> None:
 @pytest.mark.parametrize("words", [["metric=selected/top1"], ["select=[optim.lr]", "axes.optim.lr=[0.1,0.2]"]])
 def test_held_out_images_that_the_shards_lack_choose_nothing(expand, words):
     """`val?` is a split that may be absent: without it, a report by the chosen epoch would be empty."""
-    with pytest.raises(ConfigError, match=r"(holds out no images|this Run has none); set data\.val_fraction or data\.val_split"):
+    with pytest.raises(ConfigError, match=r"has none, as its shards have no split val; set data\.val_split=null data\.val_fraction=0\.1"):
         expand("arms=[scratch]", "data.val_split=val?", *words)
     expand("arms=[scratch]", "data.val_split=val?")
+    expand("arms=[scratch]", "data.val_split=null", "data.val_fraction=0.1", *words)
     write_index(Path("shards/digits"), [("train", 60), ("val", 20), ("test", 20)])
     expand("arms=[scratch]", "data.val_split=val?", *words)

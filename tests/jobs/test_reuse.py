@@ -16,6 +16,7 @@ from jobs.inputs import reuse
 from tests.jobs.conftest import EXAMPLE, over, trained_by, write_index
 from vitssl import config, report
 from vitssl.files import read_json, try_lock
+from vitssl.version import ROOT
 
 HERE = Path(__file__).parent
 ONE = ["axes.data=[plain]", "axes.seed=[0]", "resources.gpus_per_node=1", "loop.max_steps=2", "--executor", "local"]
@@ -312,11 +313,23 @@ def test_runs_that_other_code_trained_are_named_with_what_has_changed(run, capfd
     done = folders("example")["finetune"] / "done.json"
     done.rename("done.json")
     goes_on = (
-        r"note: example: \S*finetune\S* will go on with the code that began it \([^(]*changed since\); --use-current-source takes today's"
+        r"example: going on with other code, their own, are \S*finetune\S* \([^(]* changed since\); --use-current-source takes today's"
     )
     assert run("arms=[chain_short]", "--dry-run") == 0 and re.search(goes_on, capfd.readouterr().err)
     assert run("arms=[chain_short]", "--dry-run", "--use-current-source") == 0
     assert "going on with today's, as the report will say" in capfd.readouterr().err
+    record = folders("example")["finetune"] / "job.json"
+    job = record.read_text()
+    shutil.copytree(ROOT / "vitssl", "runs/example/source/today/vitssl")
+    earlier = [{"source": str(source), "commit": "0123456789", "dirty": False}]
+    record.write_text(json.dumps(json.loads(job) | {"source": "/elsewhere/today", "earlier_sources": earlier}))
+    assert run("arms=[chain_short]", "--dry-run") == 0 and "going on" not in capfd.readouterr().err  # what it began with is over
+    record.write_text(json.dumps(json.loads(job) | {"source": "/elsewhere/gone"}))
+    assert run("arms=[chain_short]", "--dry-run") == 0
+    gone = r"the code that began \S*finetune\S* is not in \S*source any more: going on with today's"
+    assert re.search(gone, capfd.readouterr().err)
+    record.write_text(job)
+    shutil.rmtree("runs/example/source/today")
     Path("done.json").rename(done)
     for more in ("a", "b", "c"):
         (source / f"vitssl/objectives/{more}.py").write_text("")

@@ -175,8 +175,13 @@ CIFAR100_SCRATCH = [
     ("ssat_tasks", "scratch", {"data": "cifar100"}),
     ("ssat_lambda", "ssat", {"data": "cifar100", "lambda": 1.0}),
     ("ssat_epochs", "scratch", {"loop.epochs": 100}),
+    ("ssat_perspective", "scratch", {"data": "cifar100", "backbone": "vit_tiny"}),
 ]
-IMAGENET_SSAT = [("ssat_imagenet", "ssat", {"data": "imagenet", "backbone": "vit_tiny"}), ("ssat_subsets", "ssat", {"fraction": 1.0})]
+IMAGENET_SSAT = [
+    ("ssat_imagenet", "ssat", {"data": "imagenet", "backbone": "vit_tiny"}),
+    ("ssat_subsets", "ssat", {"fraction": 1.0}),
+    ("ssat_perspective", "ssat", {"data": "imagenet", "backbone": "vit_tiny"}),
+]
 
 
 @pytest.mark.parametrize(

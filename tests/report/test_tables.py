@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 from io import StringIO
 
 import pytest
@@ -558,5 +559,8 @@ def test_a_report_warns_of_runs_that_different_code_trained(sweep):
     entries = provenance(grid)
     assert entries["commit"] == "old with uncommitted changes; new" and "ba9876543210; " in entries["source snapshot"]
     assert entries["last submitted"].endswith(" (commit 0123456789abcdef)")
+    shutil.rmtree(folder / "source" / "ba9876543210")
+    gone = "not all of these runs were trained by the same commit, and a snapshot of the code is gone, so it cannot be compared"
+    assert details.warnings(lay_out(collect(folder))) == {gone: "Provenance"}
     (first.parent / "done.json").unlink()
     assert not details.warnings(lay_out(collect(folder)))

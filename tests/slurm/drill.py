@@ -209,7 +209,10 @@ def wait_for_rest(trial: Trial) -> None:
     taken down.
     """
     jobs = [run_folder(trial.sweep, "sslft-finetune"), trial.sweep]
-    held = lambda: any("launch failed" in entry.reason for entry in cluster.queued(jobs).values())  # noqa: E731
+
+    def held() -> bool:
+        return any("launch failed" in entry.reason for entry in cluster.queued(jobs).values())
+
     wait_for(lambda: held() or not cluster.queued(jobs), timeout_s=ENDS_S)
     if cluster.queued(jobs):
         assert submit_it(trial) == 0, "the command that releases it was refused"

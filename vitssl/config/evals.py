@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Optional
 
 from vitssl.config.backbones import capabilities, family, num_intermediates
@@ -34,46 +34,12 @@ RESERVED = (*OWN_EVALS, "test_best", "self", "event", "step", "time", "epoch")
 VAL_COUNTERPARTS = {"test": "val", "test_ema": None, "selected": "selected_val"}
 
 
-@dataclass(frozen=True)
-class Metric:
-    """A number that evaluators give: its name in reports, its unit, and which of two values is the better one."""
-
-    name: str
-    unit: str = "%"
-    lower_is_better: bool = False
-
-    @property
-    def title(self) -> str:
-        """The name and the unit, and an arrow if lower is better."""
-        return " ".join(filter(None, (self.name, self.unit, "↓" if self.lower_is_better else "")))
-
-
-TOP_K = 5  # top-5 looks for the right class among this many
-BINS = 15  # bins of confidence, over which the calibration error is averaged
-METRICS = {
-    "top1": Metric("top-1"),
-    "top5": Metric("top-5"),
-    "balanced_accuracy": Metric("balanced accuracy"),
-    "macro_f1": Metric("macro F1"),
-    "auc": Metric("AUC"),
-    "ece": Metric("ECE", lower_is_better=True),
-    "loss": Metric("NLL", unit="", lower_is_better=True),
-}
-EARLY = ("top1", "top5", "loss")  # metrics of a classifier that are computed during training too; the others need all predictions at once
-METRICS_ALSO_CALLED = {"accuracy": "top1", "acc": "top1", "acc1": "top1", "acc5": "top5", "f1": "macro_f1", "auroc": "auc", "nll": "loss"}
-
-
-def metric_of(key: str) -> Metric:
-    """Return how to show the metric ``key``; one that only another version knows has its key as name, and no unit."""
-    return METRICS.get(key, Metric(key, unit=""))
-
-
 @dataclass
 class EvalConfig:
     """The fields that every evaluator has."""
 
     classifies: ClassVar[bool] = False  # whether it uses the Run's classifier
-    metrics: ClassVar[tuple[str, ...]] = ("top1", "top5")  # the keys of METRICS that it computes
+    metrics: ClassVar[tuple[str, ...]] = ("top1", "top5")  # the keys of metrics.METRICS that it computes
     type: str = "classification"  # classification, robustness, knn or linear; left out: as it is named, or else classification
     shards: Optional[str] = None  # shards of other images, of the same classes or some of them; null: the Run's
     split: str = "test"  # train, val (held out) or test, as data defines them; or the name of a split of the shards
@@ -135,7 +101,7 @@ class RobustnessConfig(ClassificationConfig):
     # a random perspective, which moves each corner of the image inwards by up to this part of half its side, and leaves black outside
     # (torchvision's distortion_scale); at most 0.6; SSAT: 0.5
     perspective: float = 0.0
-    occlusion: float = 0.0  # side of a centred square in the mean colour / side of the image; LUT does not print it, 0.5 is likely
+    occlusion: float = 0.0  # side of a centred square in the mean colour / side of the image; LUT does not print its own, sweeps take 0.5
     seed: int = 0  # random seed of the perspectives
 
     def problems(self, name: str, run: Run) -> Iterator[Problem]:
@@ -144,6 +110,10 @@ class RobustnessConfig(ClassificationConfig):
         yield from interval_problems("[0, 1]", self, name, "occlusion", share=True)
         yield from minimum_problems(0, self, name, "seed")
         yield from inactive_problems(self, name, {} if self.perspective else {"seed": "a perspective"})
+        size_px = run.data.image_size
+        for field, pixels in (("perspective", int(self.perspective * (size_px // 2))), ("occlusion", round(self.occlusion * size_px))):
+            if getattr(self, field) and not pixels:
+                yield Problem(f"{name}.{field}", f"{getattr(self, field):g} is less than a pixel of images of {size_px} px; raise it")
         if not self.perspective and not self.occlusion:
             yield Problem(f"{name}.type", "nothing alters the images; set perspective or occlusion, for example perspective: 0.5")
 
@@ -318,33 +288,6 @@ def pending(run: Run, recorded: dict[str, Any]) -> dict[str, EvalConfig]:
     # fields that later versions added have their defaults
     full = {name: KINDS[config["type"]]().defining() | config for name, config in configs.items()}
     return {name: cfg for name, cfg in evals.items() if full.get(name) != cfg.defining()}
-
-
-def metric_parts(metric: str) -> tuple[str, str]:
-    """Split a metric such as ``knn/top1`` into evaluator and metric.
-
-    ``top1`` stands for test/top1, and ``top1_ema`` for test_ema/top1. ``selected/top1`` is measured at the epoch that held-out images
-    choose.
-
-    Raises:
-        ConfigError: there is no such metric.
-    """
-    evaluator, slash, name = metric.rpartition("/")
-    if not evaluator:
-        evaluator, name = ("test_ema", name.removesuffix("_ema")) if name.endswith("_ema") else ("test", name)
-    if name not in METRICS:
-        suggestions = [METRICS_ALSO_CALLED[name.lower()]] if name.lower() in METRICS_ALSO_CALLED else closest(name, list(METRICS))
-        others = "nor top1_ema, nor an evaluator's, such as selected/top1 or knn/top1"
-        suffix = "_ema" if evaluator == "test_ema" and not slash else ""
-        meant = did_you_mean([f"{evaluator}/{key}" if slash else f"{key}{suffix}" for key in suggestions])
-        raise ConfigError(f"{metric!r} is none of {', '.join(METRICS)}, {others}{meant}")
-    return evaluator, name
-
-
-def measured_by(metric: str) -> Metric:
-    """Return what a metric such as ``knn/top1`` measures; its name begins with the evaluator's, unless that is the test split's own."""
-    evaluator, key = metric_parts(metric)
-    return METRICS[key] if evaluator == "test" else replace(METRICS[key], name=f"{evaluator} {METRICS[key].name}")
 
 
 def problems(run: Run) -> Iterator[Problem]:

@@ -18,7 +18,8 @@ from vitssl import dist
 from vitssl.backbones.base import Features
 from vitssl.checkpoints import pretrained
 from vitssl.config import ConfigError, Run
-from vitssl.config.evals import METRICS, EvalConfig, FeaturesConfig
+from vitssl.config.evals import EvalConfig, FeaturesConfig
+from vitssl.config.metrics import METRICS
 from vitssl.data.index import Index, load_index
 from vitssl.data.loading.batch import Batch
 from vitssl.data.loading.loader import EvalLoader

@@ -1,18 +1,20 @@
 """Evaluation of the Run's classifier.
 
-Shapes: N images of all ranks.
+Shapes: N images of all ranks; C of the K classes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vitssl import dist
-from vitssl.config.evals import EARLY, TOP_K, ClassificationConfig
+from vitssl.config.evals import ClassificationConfig
+from vitssl.config.metrics import EARLY, TOP_K
 from vitssl.data.index import load_index
 from vitssl.data.loading.batch import Batch
 from vitssl.evaluators.base import Evaluator, Result, Subject, evaluation_mode, means, metric_sums
@@ -32,14 +34,16 @@ class Classification(Evaluator):
     def run(self, subject: Subject, complete: bool) -> Result:
         batch_sums: list[Tensor] = []  # stays on the device, which would have to wait if every batch were fetched
         image_values: list[tuple[Tensor, ...]] = []
-        ruled_out_K = self._ruled_out(subject)
+        classes_C = self._classes(subject)  # those that it chooses from
         with evaluation_mode(subject.network):
             for batch in self.batches(subject):
                 labels_B = batch.targets["main"]
                 with dist.inference_autocast(subject.device, subject.run.loop.precision):
                     scores_BK = subject.network.predict(batch)
                 assert scores_BK is not None, "config refuses this evaluator where nothing classifies"
-                logits_BK = scores_BK.float().masked_fill(ruled_out_K, -torch.inf)
+                logits_BK = scores_BK.float()
+                if len(classes_C) < len(subject.classes):
+                    logits_BK = torch.full_like(logits_BK, -torch.inf).index_copy(1, classes_C, logits_BK[:, classes_C])
                 first_B, top5_B = (top_k_correct(logits_BK, labels_B, k) for k in (1, TOP_K))
                 loss_B = F.cross_entropy(logits_BK, labels_B, reduction="none")
                 batch_sums.append(metric_sums(first_B, top5_B, loss_B))
@@ -57,14 +61,15 @@ class Classification(Evaluator):
         arrays = {"labels": labels_N, "predicted": probabilities_NK.argmax(1), "confidence": probabilities_NK.max(1)}
         arrays |= {"top5": top5_N, "loss": loss_N}
         metrics |= prediction_metrics(probabilities_NK, labels_N)
-        if (area_N := area_under_curve(probabilities_NK, labels_N)) is not None:
+        classes = classes_C.cpu().numpy()  # in rising order
+        if (area_N := area_under_curve(probabilities_NK[:, classes], np.searchsorted(classes, labels_N))) is not None:
             metrics["auc"], arrays["auc"] = 100 * float(area_N.mean(dtype=float)), area_N
         return Result(metrics, arrays)
 
-    def _ruled_out(self, subject: Subject) -> Tensor:
-        """Return which of the Run's classes the evaluator does not choose from; bool (K,)."""
-        allowed = load_index(self.cfg.shards).classes if self.cfg.classes == "shards" and self.cfg.shards else subject.classes
-        return torch.tensor([name not in allowed for name in subject.classes], device=subject.device)
+    def _classes(self, subject: Subject) -> Tensor:
+        """Return the numbers of the Run's classes that the evaluator chooses from, rising; int64 (C,)."""
+        allowed = {*load_index(self.cfg.shards).classes} if self.cfg.classes == "shards" and self.cfg.shards else {*subject.classes}
+        return torch.tensor([k for k, name in enumerate(subject.classes) if name in allowed], device=subject.device)
 
     def batches(self, subject: Subject) -> Iterator[Batch]:
         """Return the batches of this rank's part of the images."""

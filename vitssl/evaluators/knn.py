@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitssl.config.evals import TOP_K, KnnConfig
+from vitssl.config.evals import KnnConfig
+from vitssl.config.metrics import TOP_K
 from vitssl.evaluators.base import Evaluator, Result, Subject, means, metric_sums, over_classes
 from vitssl.evaluators.metrics import top_k_correct
 

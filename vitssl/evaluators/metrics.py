@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitssl.config.evals import BINS
+from vitssl.config.metrics import BINS
 
 
 def top_k_correct(scores_NK: Tensor, labels_N: Tensor, k: int) -> Tensor:

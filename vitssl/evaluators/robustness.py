@@ -52,12 +52,12 @@ def warp(images_BCSS: Tensor, numbers: Sequence[int], distortion: float, seed: i
     drawn_B42 = np.stack([corners_42(side, distortion, seed, number) for number in numbers])
     maps_B33 = torch.from_numpy(homographies_B33(drawn_B42, outer_corners_42(side))).to(images_BCSS)
     centre_S = torch.arange(side, device=images_BCSS.device, dtype=images_BCSS.dtype) + 0.5
-    y_SS, x_SS = torch.meshgrid(centre_S, centre_S, indexing="ij")
-    points_B3Q = maps_B33 @ torch.stack([x_SS, y_SS, torch.ones_like(x_SS)]).flatten(1)
-    depth_B1Q = points_B3Q[:, 2:]
+    of_x_B311, of_y_B311, shift_B311 = maps_B33[..., None, None].unbind(2)
+    points_B3SS = of_x_B311 * centre_S + of_y_B311 * centre_S[:, None] + shift_B311  # no matrix product, which TF32 would round
+    depth_B1SS = points_B3SS[:, 2:]
     # what lies behind the horizon is not of the image
-    sources_B2Q = torch.where(depth_B1Q > 0, 2 / side * points_B3Q[:, :2] / depth_B1Q - 1, 2.0).clamp(-2, 2)
-    grid_BSS2 = sources_B2Q.unflatten(2, (side, side)).movedim(1, 3)
+    sources_B2SS = torch.where(depth_B1SS > 0, 2 / side * points_B3SS[:, :2] / depth_B1SS - 1, 2.0).clamp(-2, 2)
+    grid_BSS2 = sources_B2SS.movedim(1, 3)
     return F.grid_sample(images_BCSS - black_C11, grid_BSS2, align_corners=False) + black_C11
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from vitssl import config, dist, evaluators
 from vitssl.atomic import replacing
-from vitssl.config.evals import EARLY, TOP_K, EvalConfig, evals_of, metric_of
+from vitssl.config.evals import EvalConfig, evals_of
+from vitssl.config.metrics import EARLY, TOP_K, metric_of
 from vitssl.evaluators import Result
 from vitssl.files import read_json, write_json
 from vitssl.run_folder import BEST, DONE, EVALS, LAST, predictions_of, to_evaluate

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from vitssl.config import ConfigError, Data, Run, Subset, classifies, needs_labels
-from vitssl.config.evals import TOP_K, EvalConfig, FeaturesConfig
+from vitssl.config.evals import EvalConfig, FeaturesConfig
+from vitssl.config.metrics import TOP_K
 from vitssl.data import UNLABELLED
 from vitssl.data.index import Index
 from vitssl.data.loading import groups

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from vitssl.config.evals import metric_of
+from vitssl.config.metrics import metric_of
 from vitssl.report.figures.style import Plot, add_legend, look, panels
 from vitssl.report.results.collect import Cell, RunFolder
 from vitssl.report.results.grid import Grid

@@ -7,7 +7,8 @@ from functools import lru_cache
 from statistics import mean
 
 from vitssl.config import Site
-from vitssl.config.evals import VAL_COUNTERPARTS, metric_of
+from vitssl.config.evals import VAL_COUNTERPARTS
+from vitssl.config.metrics import metric_of
 from vitssl.costs.emissions import names_grid
 from vitssl.report.findings import collapse, convergence
 from vitssl.report.findings.advice import next_steps, recommendation

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from vitssl.config import Site, Views, active, scaled_lr
-from vitssl.config.evals import METRICS, measured_by, metric_of, metric_parts
+from vitssl.config.metrics import METRICS, measured_by, metric_of, metric_parts
 from vitssl.report.results.collect import Cell, RunFolder, Sweep, add, collect, read_folder
 from vitssl.report.results.energy import tracked
 from vitssl.report.results.external_sources import origins

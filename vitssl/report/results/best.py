@@ -17,7 +17,8 @@ from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
-from vitssl.config.evals import VAL_COUNTERPARTS, metric_of
+from vitssl.config.evals import VAL_COUNTERPARTS
+from vitssl.config.metrics import metric_of
 from vitssl.report.results.collect import Cell
 from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row

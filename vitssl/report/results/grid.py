@@ -19,7 +19,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, TypeVar
 
-from vitssl.config.evals import VAL_COUNTERPARTS, Metric, measured_by, metric_parts
+from vitssl.config.evals import VAL_COUNTERPARTS
+from vitssl.config.metrics import Metric, measured_by, metric_parts
 from vitssl.report.results.collect import Cell, Sweep
 from vitssl.report.results.folds import of_folds, overlap_of
 from vitssl.report.results.hyperparameters import fields_between, fields_between_arms, is_setting, sets_hyperparameters

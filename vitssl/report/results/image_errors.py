@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from vitssl.config.evals import BINS
+from vitssl.config.metrics import BINS
 from vitssl.report.results import saved_files
 from vitssl.report.results.saved_files import Predictions
 from vitssl.report.results.stats import ImageErrors

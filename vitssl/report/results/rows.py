@@ -20,7 +20,7 @@ from math import isfinite
 from statistics import mean
 from typing import Any
 
-from vitssl.config.evals import METRICS
+from vitssl.config.metrics import METRICS
 from vitssl.report.results.collect import SUMMED, Arm, Cell, add
 
 

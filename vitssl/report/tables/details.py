@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from vitssl.config.evals import measured_by, metric_parts
+from vitssl.config.metrics import measured_by, metric_parts
 from vitssl.report.results import energy
 from vitssl.report.results.collect import RunFolder, Sweep
 from vitssl.report.results.grid import Grid
 from vitssl.report.table import BAD, DASH, MEASURED, NOTE, Entry, Table, figure
 from vitssl.report.tables.settings import stages
 from vitssl.report.units import fit
-from vitssl.version import differing, snapshots_of
+from vitssl.version import differing, snapshots_of, sources_of
 from vitssl.words import few
 
 MANY = 0.01  # a report begins with a warning if at least this share of the test images are near-duplicates
@@ -45,10 +45,15 @@ def warnings(grid: Grid) -> dict[str, str]:
 
 
 def _other_code(sweep: Sweep) -> list[str]:
-    """Return a warning if finished runs were trained with snapshots that differ, of those snapshots that still exist."""
+    """Return a warning if finished runs were trained with snapshots that differ, or with other commits where a snapshot is gone."""
     finished = [run for run in sweep.runs.values() if run.state == "done"]
-    files = differing({folder for run in finished for folder in snapshots_of(run.path, run.job)})
-    return [f"not all of these runs were trained by the same code: it differs in {few(files)}"] if files else []
+    snapshots = [folder for run in finished for folder in snapshots_of(run.path, run.job)]
+    sources = [source for run in finished for source in sources_of(run.job)]
+    if files := differing(set(snapshots)):
+        return [f"not all of these runs were trained by the same code: it differs in {few(files)}"]
+    if len(snapshots) < len(sources) and len({source.get("commit") for source in sources}) > 1:
+        return ["not all of these runs were trained by the same commit, and a snapshot of the code is gone, so it cannot be compared"]
+    return []
 
 
 def _near_duplicates(grid: Grid) -> dict[str, float]:

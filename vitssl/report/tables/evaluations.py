@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from vitssl.config.evals import BINS, FEATURE_KINDS, KINDS, METRICS, OWN_EVALS, TOP_K, metric_of
+from vitssl.config.evals import FEATURE_KINDS, KINDS, OWN_EVALS
+from vitssl.config.metrics import BINS, METRICS, TOP_K, metric_of
 from vitssl.report.results.best import chosen_by, chosen_metric, own_weights_text
 from vitssl.report.results.collect import RunFolder
 from vitssl.report.results.confusion import Confusion, matrices

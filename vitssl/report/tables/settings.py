@@ -147,7 +147,7 @@ def provenance(grid: Grid) -> dict[str, str]:
     records = [record for run in runs for record in run.emissions]
     costs = [run.cost for run in runs if run.cost]
     versions = [" · ".join(f"{k} {v}" for k, v in e["versions"].items()) for e in starts]
-    sources = [source for run in runs for source in sources_of(run.job)]
+    sources = [source for run in runs if run.attempts for source in sources_of(run.job)]
     commits = dict.fromkeys(_commit(source) for source in sources if "commit" in source)
     submitted = _commit(facts)
     entries = {
