@@ -70,6 +70,7 @@ def test_load_is_named_before_it_is_imported() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
+@pytest.mark.release
 def test_it_works_from_the_folder_that_holds_the_clone(tmp_path) -> None:
     """There, a folder of the package's name stands first on the path, and is not the package."""
     (tmp_path / "vitssl").symlink_to(ROOT)

@@ -26,7 +26,7 @@ from jobs import cancel, command, folders, status, submit
 from jobs import local as local_executor
 from jobs.plan.graph import Graph
 from jobs.plan.launch import Launch
-from tests.conftest import TINY, sweep_facts
+from tests.conftest import TINY, but_for_a_release, sweep_facts
 from tests.jobs.conftest import EXAMPLE, STAND_IN, over, trained_by
 from vitssl import cli, config, sweep_folder, version
 from vitssl.config import nested, read_yaml
@@ -331,7 +331,10 @@ def test_what_folders_tell_is_shown_where_slurm_does_not_answer(local, tmp_path,
     assert capsys.readouterr().err == "note: squeue failed: no controller; which runs are in SLURM's queue is unknown\n"
 
 
-@pytest.mark.parametrize(("file", "text"), [("error.json", "{"), ("metrics.jsonl", '{"event": "start"\n{}\n'), ("job.json", "")])
+DAMAGED = [("error.json", "{"), ("metrics.jsonl", '{"event": "start"\n{}\n'), ("job.json", "")]
+
+
+@pytest.mark.parametrize(("file", "text"), but_for_a_release(DAMAGED, DAMAGED[1:2]))
 def test_a_damaged_record_is_said_and_the_others_are_shown(local, capsys, file, text) -> None:
     local("arms=[scratch,chain_short]")
     (folder("scratch") / file).write_text(text)
@@ -382,6 +385,7 @@ def test_a_dry_run_shows_every_run_its_script_and_cost_and_writes_no_run(local, 
     assert not list(Path("runs").glob("example/*"))
 
 
+@pytest.mark.release
 def test_a_pipe_does_not_break_the_names_of_runs(local, capfd) -> None:
     arm = "an_arm_whose_name_alone_leaves_no_room_in_eighty_columns_for_what_stands_beside_it"
     Path("sweep.yaml").write_text(EXAMPLE.replace("chain_short:", f"{arm}:"))
@@ -558,6 +562,7 @@ def test_a_run_whose_folder_is_removed_while_it_trains_is_said_to_and_begins_ane
     assert local("arms=[scratch]", "loop.max_steps=4") == 0
 
 
+@pytest.mark.release
 def test_a_sweep_whose_folder_is_removed_while_it_trains_is_said_to_be(local, capsys) -> None:
     def remove() -> None:
         sweep = _wait_for(lambda: next(Path("runs").glob("*/scratch-*/last.pt"), None)).parents[1]

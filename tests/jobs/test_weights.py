@@ -177,6 +177,7 @@ def test_an_import_of_another_size_is_refused_before_anything_is_queued(sweep, c
     assert not list(Path("runs").glob("imported/*/run.yaml"))
 
 
+@pytest.mark.release
 def test_a_file_that_is_no_such_release_is_refused_before_anything_is_queued(sweep, capfd):
     torch.save({"model": {"weight": torch.ones(2)}}, "mae.pth")
     assert sweep() == 2
