@@ -124,6 +124,7 @@ def test_ctrl_c_saves_says_how_to_go_on_and_the_same_command_does(local, place: 
     assert checkpoint.read_text() == "50"
 
 
+@pytest.mark.release
 def test_runs_save_and_stop_where_their_launcher_is_killed(local, place: Path, capfd) -> None:
     words = [str(ROOT / "jobs/submit.py"), "sweep.yaml", "--executor", "local", *over(ONE, ["arms=[scratch]", "loop.max_steps=50"])]
     process = subprocess.Popen([sys.executable, "-c", STAND_IN, *words], env=os.environ | {"PYTHONPATH": f"{HERE}:{ROOT}"})
@@ -361,6 +362,7 @@ def test_a_full_disk_is_one_line(local, capsys, monkeypatch) -> None:
     )
 
 
+@pytest.mark.release
 def test_a_dry_run_shows_every_run_its_script_and_cost_and_writes_no_run(local, capfd) -> None:
     build = [sys.executable, "-m", "vitssl", "shards", "build", "digits", "shards/real"]
     subprocess.run(build, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})

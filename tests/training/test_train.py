@@ -159,6 +159,7 @@ def test_a_killed_rank_is_not_taken_for_a_failure_of_the_others(folder):
     assert not (run / "error.json").exists(), (run / "error.json").read_text()
 
 
+@pytest.mark.release
 def test_a_rank_that_fails_says_why_and_the_others_end_too(folder):
     run = folder("run", CLASSIFY, {"loop": {"epochs": 50, "log_every": 1, "eval_every": 0}})
     (run / "tensorboard").write_text("no folder")  # which rank 0 alone writes in
@@ -524,6 +525,7 @@ def test_a_chain_starts_from_the_pretrained_backbone(folder):
     assert all(torch.equal(ours[k], theirs[k]) for k in ours if k.startswith("backbone."))
 
 
+@pytest.mark.release
 def test_learning_happens(folder):
     run = folder("run", CLASSIFY, {"loop": {"epochs": 15, "eval_every": 0}, "optim.lr": 3e-3})
     assert train.main([str(run)]) == 0
