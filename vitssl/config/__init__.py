@@ -6,7 +6,7 @@ torch, so that a launcher on a login node can read, check and hash Runs without 
 
 The fields are declared in `run.py` (Run, Optim, Loop), `data.py` and `color.py`, `backbones.py`, `masked_tokens.py`, the files of
 `objectives/`, `evals.py`, `sweep.py`, and `site.py` (the profile of the place where jobs run). `weights.py` defines how weights from
-outside are named.
+outside are named, and `metrics.py` what evaluators measure.
 """
 
 from vitssl.config.backbones import FAMILIES, SIZES, BackboneConfig, capabilities, family_name, size_of, stage_strides_px, stride_px
