@@ -61,8 +61,8 @@ def content_of(path: Path) -> str:
 
 def remarks(jobs: Sequence[Job], sweep: Path, use_current_source: bool) -> list[str]:
     """Return the notes on what a ``sweep`` has trained and begun before, in the place of ``jobs`` or by other code."""
-    found = (superseded(jobs, sweep), trained_otherwise(jobs, sweep), goes_on_otherwise(jobs, sweep, use_current_source))
-    return [remark for remark in found if remark is not None]
+    found = (superseded(jobs, sweep), trained_otherwise(jobs, sweep))
+    return [*filter(None, found), *goes_on_otherwise(jobs, sweep, use_current_source)]
 
 
 # ---------------------------------------------------------------------------------------------------------- superseded
@@ -108,18 +108,14 @@ def trained_otherwise(jobs: Sequence[Job], sweep: Path) -> str | None:
     return f"{sweep.name}: other code trained {runs} ({changed}): kept, and named by the report; to train one anew, delete its folder"
 
 
-def goes_on_otherwise(jobs: Sequence[Job], sweep: Path, use_current_source: bool) -> str | None:
-    """Return a note if unfinished runs of this sweep were begun with other code than today's, which says with which they go on, or None."""
+def goes_on_otherwise(jobs: Sequence[Job], sweep: Path, use_current_source: bool) -> list[str]:
+    """Return notes if unfinished runs of this sweep were begun with other code than today's, which say with which they go on."""
     begun = [job for job in jobs if not job.is_trained and (job.folder / LAST).exists()]
     lost = [job.folder.name for job in begun if _has_lost_its_source(job)]
-    if lost:
-        return f"{sweep.name}: the code that began {few(lost)} is not in {sweep / 'source'} any more: going on with today's"
+    of_lost = f"{sweep.name}: the code that began {few(lost)} is not in {sweep / 'source'} any more: going on with today's"
     runs, changed = _of_other_code(begun, earlier=False)
-    if not runs:
-        return None
-    if use_current_source:
-        return f"{sweep.name}: other code began {runs} ({changed}): going on with today's, as the report will say"
-    return f"{sweep.name}: going on with other code, their own, are {runs} ({changed}); --use-current-source takes today's"
+    end = "going on with today's, as the report will say" if use_current_source else "going on with it; --use-current-source takes today's"
+    return [*([of_lost] if lost else []), *([f"{sweep.name}: other code began {runs} ({changed}): {end}"] if runs else [])]
 
 
 def _has_lost_its_source(job: Job) -> bool:

@@ -312,9 +312,7 @@ def test_runs_that_other_code_trained_are_named_with_what_has_changed(run, capfd
     assert re.search(said.replace("example", "another"), capfd.readouterr().err)
     done = folders("example")["finetune"] / "done.json"
     done.rename("done.json")
-    goes_on = (
-        r"example: going on with other code, their own, are \S*finetune\S* \([^(]* changed since\); --use-current-source takes today's"
-    )
+    goes_on = r"example: other code began \S*finetune\S* \([^(]* changed since\): going on with it; --use-current-source takes today's"
     assert run("arms=[chain_short]", "--dry-run") == 0 and re.search(goes_on, capfd.readouterr().err)
     assert run("arms=[chain_short]", "--dry-run", "--use-current-source") == 0
     assert "going on with today's, as the report will say" in capfd.readouterr().err

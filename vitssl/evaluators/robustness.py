@@ -47,7 +47,15 @@ def homographies_B33(from_B42: np.ndarray, to_42: np.ndarray) -> np.ndarray:
 
 
 def warp(images_BCSS: Tensor, numbers: Sequence[int], distortion: float, seed: int, black_C11: Tensor) -> Tensor:
-    """Return each image in a perspective of its own, drawn by its number (bilinear); what lies outside of it is black."""
+    """Return each image in a perspective of its own (bilinear); what lies outside of it is black.
+
+    Args:
+        images_BCSS: normalised, float32.
+        numbers: of the images, by which their perspectives are drawn.
+        distortion: how far corners move inwards at most / half the side.
+        seed: of the draws.
+        black_C11: black, as normalised.
+    """
     side = images_BCSS.shape[-1]
     drawn_B42 = np.stack([corners_42(side, distortion, seed, number) for number in numbers])
     maps_B33 = torch.from_numpy(homographies_B33(drawn_B42, outer_corners_42(side))).to(images_BCSS)
