@@ -142,3 +142,8 @@ def site_of(job: dict[str, Any]) -> Site:
 def report_command(folder: Path, job: dict[str, Any]) -> list[str]:
     """Return the command that prints the report of the sweep in ``folder`` and writes it there."""
     return cli_command(site_of(job), [folder, Path(job["source"])], "report", str(folder))
+
+
+def write_report(folder: Path, job: dict[str, Any]) -> bool:
+    """Print the report of the sweep in ``folder`` and write it there; return whether that succeeded."""
+    return subprocess.run(report_command(folder, job), check=False, cwd=job["source"]).returncode == 0

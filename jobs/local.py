@@ -21,7 +21,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from jobs.command import NodeInfo, report_command, start
+from jobs.command import NodeInfo, start, write_report
 from jobs.folders import status_command, write_run
 from jobs.plan.graph import Graph, Job
 from jobs.plan.launch import Launch
@@ -106,7 +106,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> int:
         console.print(Text.assemble(f"{outcome}. To continue: ", command), soft_wrap=True)
         return 128 + stopper.number
     _refuse_removed(launch)
-    reported = subprocess.run(report_command(launch.sweep, launch.report_job), check=False, cwd=launch.source).returncode == 0
+    reported = write_report(launch.sweep, launch.report_job)
     if unfinished := [job for job in graph.jobs if not job.is_done]:
         reason = (
             f"{len(unfinished)} of {counted(len(graph.jobs), 'run')} not done; the reason is printed above and by "

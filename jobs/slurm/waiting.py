@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from pathlib import Path
 
 from rich.console import Console
 
-from jobs.command import report_command
+from jobs.command import write_report
 from jobs.folders import status_command
 from jobs.plan.graph import Graph
 from jobs.plan.launch import Launch
@@ -30,7 +29,7 @@ def wait_for(graph: Graph, launch: Launch, console: Console) -> int:
         _wait(graph, launch.sweep, console)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"the jobs keep running; follow them with: {status_command(launch.sweep)}") from None
-    subprocess.run(report_command(launch.sweep, launch.report_job), check=False, cwd=launch.source)
+    write_report(launch.sweep, launch.report_job)
     return 0 if all(job.is_done for job in graph.jobs) else 1
 
 

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jobs import folders
+from jobs import folders, local
 from jobs.inputs import prepare
 from jobs.plan import overrides, shards, sweep
 from jobs.plan.cells import cells
 from jobs.plan.graph import Graph, link
 from tests.jobs.standin import COST
+from vitssl import cli
 from vitssl.data import index as data_index
 from vitssl.data.index import COLUMNS, Index
 
@@ -35,9 +36,10 @@ def over(usual: Sequence[str], words: Sequence[str]) -> list[str]:
 
 
 def trained_by(module: str, patch: pytest.MonkeyPatch, *paths: Path) -> None:
-    """From now on runs are trained by this module of tests/jobs, or of these folders."""
+    """From now on runs are trained by this module of tests/jobs, or of these folders; and this process writes reports, which is quicker."""
     patch.setattr(folders, "TRAINING", module)
     patch.setenv("PYTHONPATH", os.pathsep.join(map(str, [HERE, *paths])))
+    patch.setattr(local, "write_report", lambda folder, _: cli.main(["report", str(folder)]) == 0)
 
 
 @pytest.fixture

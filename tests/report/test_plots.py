@@ -129,6 +129,14 @@ def test_learning_rates_and_wide_axes_are_logarithmic(sweep, name, values, scale
     assert figure.axes[0].get_xscale() == scale and figure.axes[0].get_xlabel() == name.split(".")[-1]
 
 
+@pytest.mark.parametrize(("without", "panels"), [("x", ["y"]), ("xy", None)])
+def test_an_axis_has_lines_only_where_there_are_scores(sweep, without, panels):
+    axes = {"data": ["x", "y"], "optim.lr": [1e-3, 2e-3], "seed": [0]}
+    make = {("ssat", data, lr, 0): {"state": "failed"} for data in without for lr in axes["optim.lr"]}
+    plot = plots.draw(lay_out(collect(sweep({"ssat": 80.0}, axes, baseline=None, make=make)))).get("accuracy_by_axis")
+    assert (plot and [axis.get_title() for axis in plot[1].axes]) == panels
+
+
 @pytest.mark.parametrize(("hours", "ticks"), [(0.05, {"0.05", "0.1", "0.2", "1"}), (0.001, {"0.001", "0.01", "0.1", "1"})])
 def test_a_logarithm_has_plain_figures(sweep, emissions_record, tmp_path, hours, ticks):
     make = {("scratch", 0): {"records": [emissions_record(hours=hours)]}, ("ssat", 0): {"records": [emissions_record(hours=2)]}}

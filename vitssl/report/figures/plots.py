@@ -37,7 +37,7 @@ def draw(grid: Grid) -> dict[str, Plot]:
 
 
 def _by_axis(grid: Grid) -> Plot | None:
-    """Draw a line per arm over a numeric axis, which may be the columns or the rows; None without such an axis."""
+    """Draw a line per arm over a numeric axis, which may be the columns or the rows; None without such an axis, or scores."""
     name = grid.sweep.facts["columns"]
     if name and _numeric(grid.columns):
         lines = {grid.label(row): ([(c, grid.scores(row, c)) for c in grid.columns], look(grid, row)) for row in grid.rows}
@@ -47,8 +47,13 @@ def _by_axis(grid: Grid) -> Plot | None:
         if name is None:
             return None
         lines_by_panel = {grid.name(column): _row_lines(grid, name, column) for column in grid.columns}
-    figure, axes = panels(len(lines_by_panel))
-    for axis, (title, lines) in zip(axes, lines_by_panel.items(), strict=True):
+    scored_lines = {
+        title: lines for title, lines in lines_by_panel.items() if any(scores for line, _ in lines.values() for _, scores in line)
+    }
+    if not scored_lines:
+        return None
+    figure, axes = panels(len(scored_lines))
+    for axis, (title, lines) in zip(axes, scored_lines.items(), strict=True):
         for label, (points, style) in lines.items():
             _line(axis, label, points, style)
         axis.set(title=title, xlabel=grid.short(name), ylabel=grid.measured.title)
