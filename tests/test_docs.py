@@ -40,7 +40,7 @@ ELSEWHERE = {
 }
 
 
-LONG = re.compile(r"sweeps/methods|name=with_gmml|mysite.yaml --dry-run")  # many networks to count, for the README's line
+LONG = re.compile(r"sweeps/methods|name=with_gmml|mysite.yaml")  # many networks to count, for the README's line
 
 
 def blocks(page: Path, language: str) -> list[str]:

@@ -184,15 +184,19 @@ def test_a_run_is_named_by_its_folder_or_its_yaml(trained: Path, capsys: pytest.
     first = capsys.readouterr().out
     assert cli.main(["cost", "--classes", "2", str(trained)]) == 0
     assert capsys.readouterr().out == first
-    # in a process of its own: of several it makes forks, which torch's autograd takes only from a process that has not used it
-    words = [sys.executable, "-m", "vitssl", "cost", str(trained), str(trained), "--json", "--classes", "2,3"]
-    two, three = map(json.loads, subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines())
-    assert three["params_train"] - two["params_train"] == vitssl.load(trained).model.backbone.embed_dim + 1
     with pytest.raises(ConfigError, match=r"sweep.json is not a run; name a run folder \(runs/<sweep>/<run>\), or the run.yaml in it"):
         vitssl.load(trained.parent / "sweep.json")
     monkeypatch.chdir(trained)  # without a runs/ of somebody's
     with pytest.raises(ConfigError, match=r"elsewhere/run.yaml does not exist: this is not a run folder"):
         vitssl.load(trained / "elsewhere")
+
+
+@pytest.mark.release
+def test_runs_are_counted_side_by_side_each_for_its_classes(trained: Path) -> None:
+    # in a process of its own: of several it makes forks, which torch's autograd takes only from a process that has not used it
+    words = [sys.executable, "-m", "vitssl", "cost", str(trained), str(trained), "--json", "--classes", "2,3"]
+    two, three = map(json.loads, subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines())
+    assert three["params_train"] - two["params_train"] == vitssl.load(trained).model.backbone.embed_dim + 1
 
 
 def test_a_run_is_named_by_the_beginning_of_its_name_where_no_other_has_it(trained: Path) -> None:

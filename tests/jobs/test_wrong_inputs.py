@@ -15,7 +15,7 @@ from PIL import Image
 from jobs import cancel, site_profile, status, submit
 from jobs.inputs import prepare
 from jobs.plan import overrides
-from tests.conftest import sweep_facts
+from tests.conftest import but_for_a_release, sweep_facts
 from tests.jobs.conftest import EXAMPLE
 from tests.test_trained import save_run
 from vitssl import cli
@@ -30,6 +30,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
 }  # fmt: skip
 SIMMIM = r"for SimMIM write 'objectives.mae={mask_ratio: 0.6, hide: mask, decoder: pixel_shuffle, loss: l1}'"
 MANY = str([i / 1000 for i in range(200)]).replace(" ", "")
+ASKS_TIMM = "submit sweep.yaml arms=[scratch] init_from=timm:vit_tny --dry-run"  # whose import takes seconds
 # (what is typed, what the line says)
 WRONG = [
     # a field by another name, in another place, or not as key=value
@@ -215,7 +216,7 @@ WRONG = [
     ("vitssl shards build folder:my photos shards/x", "unrecognized arguments: shards/x (a name with spaces needs quotes, "),
     ("vitssl fields dropout", "no field matches 'dropout' (did you mean backbone.drop_path?)"),
     ("submit sweep.yaml --dryrun", "unrecognized arguments: --dryrun (did you mean --dry-run?)"),
-    ("submit sweep.yaml arms=[scratch] init_from=timm:vit_tny --dry-run", "init_from: timm:vit_tny: timm has no such"),
+    (ASKS_TIMM, "init_from: timm:vit_tny: timm has no such"),
     ("submit sweep.yaml metric=accuracy", "metric: 'accuracy' is none of top1, top5, .*, nor top1_ema, nor an evaluator's"),
     # places
     ("submit sweep.yaml loop.device=cuda --dry-run", "command line: loop.device: this machine has no visible NVIDIA GPU; set"),
@@ -383,7 +384,10 @@ def somewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.mark.parametrize(("typed", "said"), WRONG, ids=[typed for typed, _ in WRONG])
+SOON = [(typed, said) for typed, said in WRONG if typed != ASKS_TIMM]
+
+
+@pytest.mark.parametrize(("typed", "said"), but_for_a_release(WRONG, SOON), ids=[typed for typed, _ in WRONG])
 def test_a_wrong_input_is_one_line(place, somewhere, monkeypatch, capfd, typed: str, said: str) -> None:
     monkeypatch.setattr(submit.cluster, "answers", lambda: False)
     monkeypatch.setattr(submit.cluster.shutil, "which", lambda name: None)
