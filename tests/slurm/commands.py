@@ -25,10 +25,10 @@ def sh(*words: str) -> str:
     return subprocess.run(words, check=True, text=True, stdout=subprocess.PIPE).stdout.strip()
 
 
-def wait_for(condition: Callable[[], object], timeout_s: float = 60) -> None:
+def wait_for(condition: Callable[[], object], timeout_s: float = 180) -> None:
     end = time.monotonic() + timeout_s
     while not condition():
-        assert time.monotonic() < end, f"timed out: {sh('squeue')}"
+        assert time.monotonic() < end, f"timed out after {timeout_s:.0f} s: {sh('squeue')}"
         time.sleep(0.1)
 
 

@@ -46,7 +46,7 @@ class Trial:
         return cluster.job_id(self.folder)
 
     def wait_for_step(self) -> None:
-        wait_for(lambda: any(event["step"] >= self.step for event in events(self.folder, "train")), timeout_s=180)
+        wait_for(lambda: any(event["step"] >= self.step for event in events(self.folder, "train")), timeout_s=600)
 
 
 @dataclass
