@@ -2,10 +2,12 @@
 
 python -m tests.fuzz 10000            # so many of each kind; prints what was accepted and refused, and every traceback and hang
 python -m tests.fuzz 500 mat npz      # of these kinds alone
+python -m tests.fuzz --seed 3 500     # others than those of seed 0
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import io
 import random
@@ -224,14 +226,18 @@ def targets(place: Path) -> dict[str, tuple[bytes, Target, list[Change]]]:
     }  # fmt: skip
 
 
-def main(count: int, names: list[str]) -> int:
+def main() -> int:
     """Fuzz every target, or those of some names; exit code 1 where anything was neither accepted nor refused."""
-    bad = 0
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
+    parser.add_argument("count", nargs="?", type=int, default=300, help="of each kind (default: %(default)s)")
+    parser.add_argument("names", nargs="*", metavar="KIND", help="default: all")
+    parser.add_argument("--seed", type=int, default=0, help="of the mutations (default: %(default)s)")
+    options, bad = parser.parse_args(), 0
     with tempfile.TemporaryDirectory(prefix="vitssl-fuzz-") as folder:
         for name, (content, target, changes) in targets(Path(folder)).items():
-            if names and name not in names:
+            if options.names and name not in options.names:
                 continue
-            counts, wrong = run(name, content, target, count, changes)
+            counts, wrong = run(name, content, target, options.count, changes, options.seed)
             bad += len(wrong)
             print(f"{name:12}{dict(counts)}", flush=True)
             for altered, result in wrong[:3]:
@@ -242,4 +248,4 @@ def main(count: int, names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 300, sys.argv[2:]))
+    sys.exit(main())

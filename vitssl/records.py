@@ -267,5 +267,8 @@ def _of_dataclass(schema: Any, value: Any, field: str) -> Iterator[Problem]:
 
 
 def _shown(value: Any) -> str:
-    text = ascii(value) if isinstance(value, str) else json.dumps(value)
+    try:
+        text = ascii(value) if isinstance(value, str) else json.dumps(value)
+    except (TypeError, ValueError, RecursionError):  # what a checkpoint can hold and JSON cannot, such as a tensor, or a list of itself
+        text = f"what Python calls {type(value).__name__}"
     return text if len(text) < 60 else f"{text[:60]}..."

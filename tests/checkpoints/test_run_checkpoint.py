@@ -82,6 +82,7 @@ STRUCTURE = {
     "a scale in words": ("scaler", {"scale": "x"}, "scaler has unexpected content"),
     "no data": ("data", ..., "data has unexpected content"),
     "classes of another type": ("data/classes", "abc", "data has unexpected content"),
+    "classes that JSON has not": ("data/classes", [torch.zeros(2)], "data has unexpected content"),
     "mean of two": ("data/mean", [0.5, 0.5], "data has unexpected content"),
     "weights that are a list": ("model", [1, 2], "model has unexpected content"),
     "no weights": ("model", {}, "model has unexpected content"),
