@@ -18,6 +18,7 @@ class Entry:
     parts: tuple[float, ...] = ()  # the unrounded figures that were computed here; the text joins them by +
     spread: float | None = None  # the standard deviation of the figure over runs, if it is shown
     link: str = ""  # relative to the report's folder
+    best: bool = False  # a best value, or a difference whose interval excludes 0
 
     def times(self, factor: float) -> Entry:
         """Return the entry with its figures and their spread multiplied by ``factor``, which converts them to another unit."""
@@ -34,7 +35,11 @@ class Table:
     caption: str = ""
     groups: list[tuple[str, int]] = field(default_factory=list)  # (label, number of columns) above the header
     left: frozenset[int] = frozenset({0})  # the columns of text, by index
-    best: set[tuple[int, int]] = field(default_factory=set)  # (row, column) of the best values, by index
+
+    @property
+    def best(self) -> set[tuple[int, int]]:
+        """The places (row, column) of the best values, by index."""
+        return {(r, c) for r, row in enumerate(self.rows) for c, entry in enumerate(row) if entry.best}
 
     def pick(self, columns: list[int]) -> Table:
         """Return the table with only the columns at these indices."""
@@ -43,7 +48,6 @@ class Table:
             self.title, [self.header[c] for c in columns], [[row[c] for c in columns] for row in self.rows], self.caption,
             groups=[(label, len(list(same))) for label, same in groupby(labels[c] for c in columns)] if labels else [],
             left=frozenset(i for i, c in enumerate(columns) if c in self.left),
-            best={(row, columns.index(c)) for row, c in self.best if c in columns},
         )  # fmt: skip
 
     def without(self, *names: str) -> Table:

@@ -132,7 +132,7 @@ def _width_pt(table: Table) -> float:
     """Return the width of all columns with the space between them; the name of a group may be wider than its columns."""
     widths = []
     for c, name in enumerate(table.header):
-        cells = [_text_pt(row[c].text) * (BOLD if (r, c) in table.best else 1) for r, row in enumerate(table.rows)]
+        cells = [_text_pt(row[c].text) * (BOLD if row[c].best else 1) for row in table.rows]
         widths.append(max([*map(_text_pt, _lines(name)), *cells]))
     start, total = 0, 0.0
     for label, span in table.groups or [("", len(widths))]:
@@ -155,7 +155,7 @@ def _environment(table: Table, caption: str, environment: str) -> str:
         rules += [rf"\cmidrule(lr){{{column}-{column + span - 1}}}"] if label else []
         column += span
     above = [" & ".join(groups) + r" \\", "".join(rules)] if any(label for label, _ in table.groups) else []
-    body = [" & ".join(_cell(e, (r, c) in table.best) for c, e in enumerate(row)) + r" \\" for r, row in enumerate(table.rows)]
+    body = [" & ".join(map(_cell, row)) + r" \\" for row in table.rows]
     lines = [
         rf"\begin{{{environment}}}", r"\centering", rf"\footnotesize\setlength{{\tabcolsep}}{{{SPACE_PT}pt}}",
         r"\setlength{\belowcaptionskip}{4pt}",
@@ -183,11 +183,11 @@ def _lines(name: str) -> list[str]:
     return lines
 
 
-def _cell(entry: Entry, best: bool) -> str:
+def _cell(entry: Entry) -> str:
     text = tex(entry.text)
     if entry.kind == PUBLISHED:
         return rf"\textit{{{text}}}"
-    return rf"\textbf{{{text}}}" if best else text
+    return rf"\textbf{{{text}}}" if entry.best else text
 
 
 def tex(text: str) -> str:

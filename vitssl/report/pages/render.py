@@ -33,7 +33,7 @@ def html(table: Table) -> str:
     groups = "".join(f'<th colspan="{span}" class="group">{escape(label)}</th>' for label, span in table.groups)
     names = [FIELD.sub(r"\g<0><wbr>", UNIT.sub(NO_BREAK, escape(name))) for name in table.header]
     head = "".join(f'<th class="{_side(table, i)}" scope="col">{name}</th>' for i, name in enumerate(names))
-    body = "".join(f"<tr>{''.join(_html_cell(table, r, c, e) for c, e in enumerate(row))}</tr>\n" for r, row in enumerate(table.rows))
+    body = "".join(f"<tr>{''.join(_html_cell(table, c, e) for c, e in enumerate(row))}</tr>\n" for row in table.rows)
     group_row = f'<tr class="groups">{groups}</tr>' if groups else ""
     return (
         f'<figure><div class="scroll" tabindex="0" role="region" aria-label="{escape(table.title)}"><table>\n'
@@ -45,8 +45,8 @@ def _side(table: Table, column: int) -> str:
     return "left" if column in table.left else "num"
 
 
-def _html_cell(table: Table, row: int, column: int, entry: Entry) -> str:
-    classes = f"{_side(table, column)} {entry.kind}" + (" best" if (row, column) in table.best else "")
+def _html_cell(table: Table, column: int, entry: Entry) -> str:
+    classes = f"{_side(table, column)} {entry.kind}" + (" best" if entry.best else "")
     tag = 'th scope="row"' if column == 0 else "td"
     value = None if column in table.left else sorted_by(entry)
     data = "" if value is None else f' data-value="{value:.12g}"'
@@ -68,7 +68,7 @@ def markdown(table: Table) -> str:
     """Return a table as Markdown, with its caption below."""
     names = _flat_header(table)
     rules = [":--" if i in table.left else "--:" for i in range(len(names))]
-    lines = [names, rules, *([_marked(e, (r, c) in table.best) for c, e in enumerate(row)] for r, row in enumerate(table.rows))]
+    lines = [names, rules, *(list(map(_marked, row)) for row in table.rows)]
     text = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
     return f"{text}\n\n{table.caption}\n"
 
@@ -80,9 +80,9 @@ def _flat_header(table: Table) -> list[str]:
     return [f"{label}: {name}" if name in repeated and label else name for label, name in zip(labels, table.header, strict=True)]
 
 
-def _marked(entry: Entry, best: bool) -> str:
+def _marked(entry: Entry) -> str:
     """Return the text of a cell with Markdown emphasis: italic if published, bold if failed or the best."""
-    mark = {PUBLISHED: "*", BAD: "**"}.get(entry.kind, "**" if best else "") if entry.text != DASH else ""
+    mark = {PUBLISHED: "*", BAD: "**"}.get(entry.kind, "**" if entry.best else "") if entry.text != DASH else ""
     return f"{mark}{entry.text}{mark}"
 
 
@@ -129,6 +129,6 @@ def _rich(table: Table, width: int) -> rich.table.Table:
         extra = min(spare, whole - least)
         spare -= extra
         shown.add_column(name, justify="left" if i in table.left else "right", width=least + extra)
-    for r, row in enumerate(table.rows):
-        shown.add_row(*(Text(e.text, style="bold" if (r, c) in table.best else STYLES.get(e.kind, "")) for c, e in enumerate(row)))
+    for row in table.rows:
+        shown.add_row(*(Text(e.text, style="bold" if e.best else STYLES.get(e.kind, "")) for e in row))
     return shown

@@ -101,6 +101,7 @@ def article(grid: Grid, column: Any) -> str:
     return "the" if clear else "perhaps the"
 
 
+@lru_cache(64)
 def near_best(grid: Grid, column: Any) -> list[Row]:
     """Return the best row and those not significantly worse, up to the first row that is significantly worse than one of them.
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from vitssl.report.results.grid import Grid
+from vitssl.report.results.stats import Difference
 from vitssl.report.table import NOTE, Entry, Table
 from vitssl.report.tables.entries import LOWER_IS_BETTER, difference_entry
 
@@ -48,10 +51,7 @@ def _pairs(grid: Grid) -> list[Table]:
         rows = [row for row in grid.rows if grid.scores(row, column)]
         if FEWEST_PAIRED <= len(rows) <= MOST_PAIRED:
             lines = [
-                [
-                    Entry(grid.label(one)),
-                    *(difference_entry(grid.gap(one, other, column)) if other is not one else Entry() for other in rows),
-                ]
+                [Entry(grid.label(one)), *(_told_apart(grid.gap(one, other, column)) if other is not one else Entry() for other in rows)]
                 for one in rows
             ]
             title = ", ".join(filter(None, ["Arms against each other", grid.name(column), grid.part]))
@@ -61,14 +61,13 @@ def _pairs(grid: Grid) -> list[Table]:
                     f"{caption[:-1]}{intervals}. Bold: the interval excludes 0. p-values, uncorrected and after Holm's correction for all "
                 )
                 caption += "comparisons, are in differences.csv."
-            significant = {
-                (i, j)
-                for i, one in enumerate(rows)
-                for j, other in enumerate(rows, start=1)
-                if other is not one and (gap := grid.gap(one, other, column)) and not gap.open
-            }
-            tables.append(Table(title, ["arm", *map(grid.label, rows)], lines, caption, best=significant))
+            tables.append(Table(title, ["arm", *map(grid.label, rows)], lines, caption))
     return tables
+
+
+def _told_apart(gap: Difference | None) -> Entry:
+    """Return a difference as a cell, which is set apart if its interval excludes 0."""
+    return replace(difference_entry(gap), best=gap is not None and not gap.open)
 
 
 def columns(grid: Grid) -> Table | None:

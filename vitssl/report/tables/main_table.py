@@ -60,10 +60,10 @@ def table(grid: Grid, names: list[str] | None = None) -> Table:
     rows = [[Entry(grid.label(row)), *(COLUMNS[name].entry(grid, row, column) for column, name in places)] for row in grid.rows]
     groups = [("", 1), *((grid.name(column), len(unequal)) for column in grid.columns if unequal), *([("", len(equal))] if equal else [])]
     title = f"Comparison of arms at {grid.part}" if grid.part else "Comparison of arms"
-    best = _best(grid, places)
+    any_best = any(entry.best for row in rows for entry in row)
     full = Table(
-        title, ["arm", *(_header(grid, name) for _, name in places)], rows, caption=_caption(grid, set(names), best),
-        groups=groups if grid.columns != [None] else [], best=best, left=frozenset({0}),
+        title, ["arm", *(_header(grid, name) for _, name in places)], rows, caption=_caption(grid, set(names), any_best),
+        groups=groups if grid.columns != [None] else [], left=frozenset({0}),
     )  # fmt: skip
     return fit(full.trimmed())
 
@@ -127,26 +127,17 @@ def _equal(grid: Grid, name: str) -> bool:
     return all(len({COLUMNS[name].entry(grid, row, column).text for column in grid.columns}) == 1 for row in grid.rows)
 
 
-def _best(grid: Grid, places: list[tuple[Any, str]]) -> set[tuple[int, int]]:
-    """Return the places of the best accuracies in every column whose arms can be ranked: those of `near_best`.
-
-    A column in which all arms are near best has none.
-    """
-    best = set()
-    for c, (column, name) in enumerate(places, start=1):
-        near = near_best(grid, column) if name == "accuracy" else []
-        if len(near) < len(grid.ranking(column)):
-            best |= {(grid.rows.index(row), c) for row in near}
-    return best
-
-
 # -------------------------------------------------------------------------------------------------------------- entries
 
 
 def _accuracy(grid: Grid, row: Row, column: Any) -> Entry:
     scores, cells = list(grid.scores(row, column).values()), row.columns[column]
     seeds = f"{len(scores)}" if len(scores) == len(cells) else f"{len(scores)} of {len(cells)}"
-    return Entry(f"{plus_minus(scores)} ({seeds})") if scores else _states_of(row, row.candidates(column))
+    if not scores:
+        return _states_of(row, row.candidates(column))
+    near = near_best(grid, column)
+    best = row in near and len(near) < len(grid.ranking(column))  # where all arms are near best, none is set apart
+    return Entry(f"{plus_minus(scores)} ({seeds})", best=best)
 
 
 def _states_of(row: Row, cells: list[Cell]) -> Entry:
@@ -230,11 +221,11 @@ def _header(grid: Grid, name: str) -> str:
     return COLUMNS[name].header.format(**words)
 
 
-def _caption(grid: Grid, names: set[str], best: set[tuple[int, int]]) -> str:
+def _caption(grid: Grid, names: set[str], any_best: bool) -> str:
     sweep, paper = grid.sweep, grid.sweep.facts["paper"]
     caption = f"{title(grid)}{tested(grid)} {weights_text(grid)}: mean ± standard deviation over the seeds, their number in brackets."
     caption += f" {LOWER_IS_BETTER}" if grid.measured.lower_is_better else ""
-    caption += f" Bold: {BOLD}." if best else ""
+    caption += f" Bold: {BOLD}." if any_best else ""
     caption += f" Each uses the {listed(sweep.facts['select'])} chosen on held-out images." if sweep.facts["select"] else ""
     source = f" Numbers in italics are from {paper['table']} of “{paper['title']}”, not measured here." if paper else ""
     data_fields = ", ".join(_other_data(sweep))
