@@ -25,8 +25,6 @@ from vitssl.report.results import saved_files
 from vitssl.report.results.saved_files import Predictions
 from vitssl.report.results.stats import ImageErrors
 
-File = tuple[Path, int]  # a path, and when the file was last changed in ns, so that caches notice a change
-
 
 def estimate_image_errors(one: Sequence[Path], other: Sequence[Path] | None, metric: str = "top1") -> ImageErrors | None:
     """Return what the test images tell about the difference between two arms in a metric.
@@ -39,19 +37,10 @@ def estimate_image_errors(one: Sequence[Path], other: Sequence[Path] | None, met
     Returns:
         None if a run saved no predictions, or not those that the metric is made of, or if the predictions are of different images.
     """
-    saved = tuple(tuple(_file(path) for path in paths) for paths in (one, other) if paths is not None)
-    return _estimate_image_errors(saved, metric) if all(paths and all(paths) for paths in saved) else None
-
-
-def _file(path: Path) -> File | None:
-    """Return a file with the time of its last change; None if there is no such file."""
-    return (path, path.stat().st_mtime_ns) if path.is_file() else None
-
-
-@cache
-def _estimate_image_errors(arms: tuple[tuple[File, ...], ...], metric: str) -> ImageErrors | None:
-    """Compute `estimate_image_errors` once for every pair of arms, since several sentences and tables ask for it."""
-    by_arm = [parts for files in arms if (parts := _parts(files, metric)) is not None]
+    arms = [paths for paths in (one, other) if paths is not None]
+    if not all(paths and all(path.is_file() for path in paths) for paths in arms):
+        return None
+    by_arm = [parts for paths in arms if (parts := _parts(tuple(map(saved_files.predictions, paths)), metric)) is not None]
     if len(by_arm) < len(arms):
         return None
     (labels_N, first_SN), N = by_arm[0], len(by_arm[0][0])
@@ -64,10 +53,9 @@ def _estimate_image_errors(arms: tuple[tuple[File, ...], ...], metric: str) -> I
     return ImageErrors(N, error, sqrt(sum(variances) / N))
 
 
-@cache
-def _parts(files: tuple[File, ...], metric: str) -> tuple[np.ndarray, np.ndarray] | None:
+@cache  # an arm is compared with every other one
+def _parts(saved: tuple[Predictions, ...], metric: str) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the class of each image, and what it adds to the metric by seed (S, N); None if seeds differ in images or lack values."""
-    saved = [saved_files.predictions(path) for path, _ in files]
     if metric not in PARTS or any(not np.array_equal(seed.labels_N, saved[0].labels_N) for seed in saved):
         return None
     parts = [PARTS[metric](seed) for seed in saved]

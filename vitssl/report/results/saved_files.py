@@ -23,7 +23,7 @@ from vitssl.records import refuse
 DTYPE_KINDS = {"confidence": "f", "top5": "b", "loss": "f", "auc": "f"}  # dtype kinds of the values of each image, besides its classes
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # arrays have no hash; a file is read once, so that what is computed from it can be kept by identity
 class Predictions:
     """What an evaluator predicted for the images of a split.
 
