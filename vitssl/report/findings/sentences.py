@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import lru_cache
 from statistics import mean
 
 from vitssl.config import Site
@@ -15,7 +14,7 @@ from vitssl.report.findings.advice import next_steps, recommendation
 from vitssl.report.results import best, costs, energy, external_sources, schedule
 from vitssl.report.results.collect import Sweep, add
 from vitssl.report.results.energy import intensities, unrecorded
-from vitssl.report.results.grid import SEED, Grid
+from vitssl.report.results.grid import SEED, Grid, keep_result
 from vitssl.report.results.stats import plus_minus
 from vitssl.report.table import number, signed
 from vitssl.report.units import quantity
@@ -27,7 +26,7 @@ CONCLUSIONS, MOST_CONCLUSIONS = ("Comparison", "What to take"), 4  # what a repo
 Findings = dict[str, list[str]]  # sentences by what they are about
 
 
-@lru_cache(8)  # the page, its Markdown and the terminal ask for parts of it
+@keep_result
 def findings(grid: Grid) -> Findings:
     """Return all sentences of a report by subject, the most important subject first."""
     parts = grid.parts

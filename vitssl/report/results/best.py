@@ -13,14 +13,13 @@ otherwise "perhaps the best arm".
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import combinations
 from typing import Any
 
 from vitssl.config.evals import VAL_COUNTERPARTS
 from vitssl.config.metrics import metric_of
 from vitssl.report.results.collect import Cell
-from vitssl.report.results.grid import Grid
+from vitssl.report.results.grid import Grid, keep_result
 from vitssl.report.results.rows import Row
 from vitssl.report.results.stats import CONFIDENCE, MIN_SEEDS, holm, plus_minus
 from vitssl.words import counted, few, listed
@@ -101,7 +100,7 @@ def article(grid: Grid, column: Any) -> str:
     return "the" if clear else "perhaps the"
 
 
-@lru_cache(64)
+@keep_result
 def near_best(grid: Grid, column: Any) -> list[Row]:
     """Return the best row and those not significantly worse, up to the first row that is significantly worse than one of them.
 
@@ -205,7 +204,7 @@ def across(grid: Grid) -> list[str]:
 # ------------------------------------------------------------------------------------------------- several comparisons
 
 
-@lru_cache(64)
+@keep_result
 def corrected(grid: Grid, column: Any) -> Corrected:
     """Return the p-values of all pairs of rows of a column whose difference has an interval, corrected as one family."""
     gaps = {frozenset(pair): grid.gap(*pair, column) for pair in combinations(grid.rows, 2)}

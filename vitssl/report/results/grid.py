@@ -38,7 +38,7 @@ MOST_FIELDS = 3  # the most fields that a sentence names
 
 
 def keep_result(method: Callable[..., Result]) -> Callable[..., Result]:
-    """Make a method of a Grid return the same result, which callers must not change, for the same arguments.
+    """Make a method or a function of a Grid return the same result, which callers must not change, for the same arguments.
 
     Sentences and tables ask for the same ranks and gaps again and again, and those of many rows take long. Once a Grid is laid out, neither
     it nor its runs change.
@@ -46,7 +46,7 @@ def keep_result(method: Callable[..., Result]) -> Callable[..., Result]:
 
     @wraps(method)
     def find_result(grid: Grid, *arguments: Any, **options: Any) -> Result:
-        key = (method.__name__, arguments, tuple(options.items()))
+        key = (method, arguments, tuple(options.items()))
         if key not in grid.results:
             grid.results[key] = method(grid, *arguments, **options)
         return grid.results[key]
@@ -58,7 +58,7 @@ def keep_result(method: Callable[..., Result]) -> Callable[..., Result]:
 class Grid(Layout):
     """The rows and columns of a sweep with their scores, and what can be said of the differences between them."""
 
-    results: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False)  # of methods with `keep_result`; a copy has none
+    results: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False)  # of what has `keep_result`; a copy has none
 
     @property
     def metric(self) -> tuple[str, str]:
