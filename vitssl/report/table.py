@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -41,7 +42,7 @@ class Table:
         """The places (row, column) of the best values, by index."""
         return {(r, c) for r, row in enumerate(self.rows) for c, entry in enumerate(row) if entry.best}
 
-    def pick(self, columns: list[int]) -> Table:
+    def pick(self, columns: Sequence[int]) -> Table:
         """Return the table with only the columns at these indices."""
         labels = [label for label, span in self.groups for _ in range(span)]
         return Table(

@@ -70,7 +70,7 @@ def _beside_several_columns(grid: Grid, label: str) -> list[str]:
     caption = f"{main_table.title(grid)}{main_table.tested(grid)}{_weights(grid)}: difference from {grid.baselines()}{_intervals(grid)}."
     return [
         *([latex(gaps.without("interval"), caption, f"{label}-differences")] if gaps else []),
-        *([latex(_first(cost, columns), "Cost of training one model, all its stages.", f"{label}-cost")] if cost.rows else []),
+        *([latex(cost.pick(range(columns)), "Cost of training one model, all its stages.", f"{label}-cost")] if cost.rows else []),
     ]
 
 
@@ -118,14 +118,10 @@ def latex(table: Table, caption: str, label: str) -> str:
     fit = next((environment for environment, width_pt in WIDTHS_PT.items() if _width_pt(table) <= width_pt), None)
     if fit is not None or len(table.header) <= 2:
         return _environment(table, rf"\caption{{{tex(caption)}}}\label{{tab:{label}}}", fit or "table*")
-    fitting = [count for count in range(3, len(table.header)) if _width_pt(_first(table, count)) <= WIDTHS_PT["table*"]]
+    fitting = [count for count in range(3, len(table.header)) if _width_pt(table.pick(range(count))) <= WIDTHS_PT["table*"]]
     most = max(fitting, default=2)
     rest = table.pick([0, *range(most, len(table.header))])
-    return latex(_first(table, most), caption, label) + "\n" + latex(rest, "Continued.", f"{label}-continued")
-
-
-def _first(table: Table, count: int) -> Table:
-    return table.pick(list(range(count)))
+    return latex(table.pick(range(most)), caption, label) + "\n" + latex(rest, "Continued.", f"{label}-continued")
 
 
 def _width_pt(table: Table) -> float:

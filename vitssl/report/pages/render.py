@@ -106,13 +106,13 @@ def narrowed(table: Table, width: int) -> Table:
     count = next((n for n in range(len(widths), 2, -1) if sum(widths[:n]) + GAP * n <= width), min(2, len(widths)))
     missing = len(widths) - count
     left_out = f" ({counted(missing, 'more column')} in report.html)" if missing else ""
-    return replace(table.pick(list(range(count))), title=table.title + left_out)
+    return replace(table.pick(range(count)), title=table.title + left_out)
 
 
 def _widths(table: Table) -> list[tuple[int, int]]:
     """Return two widths for every column: the least one without a break inside numbers and words, and the one without any break."""
     widths = []
-    for i, name in enumerate(_flat_header(table)):
+    for i, name in enumerate(table.header):
         texts = [row[i].text for row in table.rows]
         broken = i in table.left and (i > 0 or max(map(len, texts), default=0) > MOST_UNBROKEN)
         pieces = [piece for text in texts for piece in (text.split() if broken else [text])]
@@ -125,7 +125,7 @@ def _rich(table: Table, width: int) -> rich.table.Table:
     shown = rich.table.Table(title=table.title, title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, GAP - 1, 0, 0))
     widths = _widths(table)
     spare = max(0, width - sum(least for least, _ in widths) - GAP * len(widths))
-    for i, (name, (least, whole)) in enumerate(zip(_flat_header(table), widths, strict=True)):
+    for i, (name, (least, whole)) in enumerate(zip(table.header, widths, strict=True)):
         extra = min(spare, whole - least)
         spare -= extra
         shown.add_column(name, justify="left" if i in table.left else "right", width=least + extra)
