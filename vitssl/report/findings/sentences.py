@@ -137,7 +137,7 @@ def _best_epoch(grid: Grid) -> str:
         return ""
     key, how = best.chosen_metric(grid), best.chosen_by(grid)
     metric = metric_of(key)
-    scores = {grid.model_name(row, column): grid.scores(row, column, "selected", key) for row, column, _ in grid.models()}
+    scores = {grid.model_name(row, column): grid.scores(row, column, ("selected", key)) for row, column, _ in grid.models()}
     readings = [f"{name} {plus_minus(list(of_seeds.values()))} {metric.unit}".rstrip() for name, of_seeds in scores.items() if of_seeds]
     shown = listed(readings) if len(readings) <= MOST_SUBJECTS else "see the table “Other readings of the same runs”"
     return f"Test {metric.name} at the epoch that held-out images choose{how}, which best.pt holds: {shown}." if readings else ""

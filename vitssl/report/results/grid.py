@@ -61,7 +61,7 @@ class Grid(Layout):
     results: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False)  # of what has `keep_result`; a copy has none
 
     @property
-    def metric(self) -> tuple[str, str]:
+    def metric(self) -> Reading:
         """The evaluator of the sweep's metric, and the metric's key."""
         return metric_parts(self.sweep.facts["metric"])
 
@@ -81,12 +81,9 @@ class Grid(Layout):
         return " points" if self.measured.unit == "%" else ""
 
     @keep_result
-    def scores(self, row: Row, column: Any, evaluator: str | None = None, metric: str | None = None) -> dict[Any, float]:
-        """Return the metric of the finished cells by seed. ``evaluator`` and ``metric`` are the sweep's by default."""
-        default_evaluator, default_metric = self.metric
-        scores = {
-            cell.axes.get(SEED): cell.result(evaluator or default_evaluator, metric or default_metric) for cell in row.columns[column]
-        }
+    def scores(self, row: Row, column: Any, reading: Reading | None = None) -> dict[Any, float]:
+        """Return the metric of the finished cells by seed; ``reading`` is the evaluator and the metric, if they are not the sweep's."""
+        scores = {cell.axes.get(SEED): cell.result(*(reading or self.metric)) for cell in row.columns[column]}
         return {seed: value for seed, value in scores.items() if value is not None}
 
     def ranking_scores(self, row: Row, column: Any) -> dict[Any, float]:
@@ -234,7 +231,7 @@ class Grid(Layout):
         """
         reading = reading or self.metric
         places = ((one, column), (other, column if other_column is None else other_column))
-        scores, other_scores = (self.scores(*place, *reading) for place in places)
+        scores, other_scores = (self.scores(*place, reading) for place in places)
         cells = [cell for row, its_column in places for cell in row.finished(its_column)]
         gap, common = difference(scores, other_scores, overlap_of(cells)), scores.keys() & other_scores.keys()
         files, other_files = (self._predictions(*place, common, reading) for place in places)

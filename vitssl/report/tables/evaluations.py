@@ -12,7 +12,7 @@ from vitssl.config.metrics import BINS, METRICS, TOP_K, metric_of
 from vitssl.report.results.best import chosen_by, chosen_metric, own_weights_text
 from vitssl.report.results.collect import RunFolder
 from vitssl.report.results.confusion import Confusion, matrices
-from vitssl.report.results.grid import Grid
+from vitssl.report.results.grid import Grid, Reading
 from vitssl.report.results.stats import Difference, plus_minus
 from vitssl.report.table import DASH, NOTE, Entry, Table, signed
 from vitssl.report.tables.entries import LOWER_IS_BETTER, difference_entry, model_entries
@@ -147,24 +147,25 @@ def _quality(c: Confusion, k: int) -> list[Entry]:
 def readings(grid: Grid) -> Table | None:
     """Return other accuracies of the same runs: what choosing the epoch on the test set or on held-out images would give."""
     chosen = chosen_metric(grid)
-    kinds = {
+    on_test: Reading = ("test_best", "top1")
+    kinds: dict[Reading, str] = {
         ("test", chosen): f"{metric_of(chosen).name} after the last epoch",
         ("test_ema", "top1"): "top-1 of averaged weights",
         ("selected", chosen): f"{metric_of(chosen).name} at the best validation epoch{chosen_by(grid)}",
-        ("test_best", "top1"): "best top-1 on the TEST set",
+        on_test: "best top-1 on the TEST set",
     }
     if grid.own_evaluator != "selected":
         del kinds["test", chosen]
     elif chosen == grid.metric[1]:
         del kinds["selected", chosen]  # the main table shows it
-    kinds = {kind: name for kind, name in kinds.items() if any(grid.scores(r, c, *kind) for r in grid.rows for c in grid.columns)}
-    if all(grid.scores(r, c, "test_best", "top1") == grid.scores(r, c, "test", "top1") for r in grid.rows for c in grid.columns):
-        kinds.pop(("test_best", "top1"), None)  # there was a single evaluation
+    kinds = {kind: name for kind, name in kinds.items() if any(grid.scores(r, c, kind) for r in grid.rows for c in grid.columns)}
+    if all(grid.scores(r, c, on_test) == grid.scores(r, c, ("test", "top1")) for r in grid.rows for c in grid.columns):
+        kinds.pop(on_test, None)  # there was a single evaluation
     if not kinds:
         return None
     rows = []
     for row in (r for r in grid.rows if r.done):
-        scores = [list(grid.scores(row, column, *kind).values()) for column in grid.columns for kind in kinds]
+        scores = [list(grid.scores(row, column, kind).values()) for column in grid.columns for kind in kinds]
         rows.append([Entry(grid.label(row)), *(Entry(plus_minus(s) if s else DASH) for s in scores)])
     groups = [("", 1), *((grid.name(c) or "accuracy", len(kinds)) for c in grid.columns)]
     caption = (

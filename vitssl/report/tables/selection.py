@@ -61,7 +61,8 @@ def _points(grid: Grid, row: Row, column: Any) -> list[list[Entry]]:
 
 def _line(grid: Grid, row: Row, column: Any) -> list[Entry]:
     selection = row.selections[column]
-    point, held_out = selection.best(selection.held_out), list(grid.scores(row, column, selection.held_out).values())
+    point = selection.best(selection.held_out)
+    held_out = list(grid.scores(row, column, (selection.held_out, selection.metric)).values())
     scores, on_test = list(grid.scores(row, column).values()), selection.means(selection.tested)
     best = selection.best(selection.tested)
     return [
