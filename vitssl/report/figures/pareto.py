@@ -35,15 +35,11 @@ class Cost:
     per_model: Callable[[Cell], float | None]
 
 
-def _spent(cell: Cell, name: str) -> float | None:
-    return (cost_of(cell) or {}).get(name)
-
-
 EXACT = "accuracy_vs_macs"
 COSTS = {
     EXACT: Cost("PMACs", "PMACs of training", lambda cell: training_macs(cell) / 1e15),
-    "accuracy_vs_energy": Cost("kWh", "kWh per model, tracked", lambda cell: _spent(cell, "energy_kwh")),
-    "accuracy_vs_hours": Cost("hours", "{hours} per model", lambda cell: _spent(cell, "device_hours")),
+    "accuracy_vs_energy": Cost("kWh", "kWh per model, tracked", lambda cell: cost_of(cell).get("energy_kwh")),
+    "accuracy_vs_hours": Cost("hours", "{hours} per model", lambda cell: cost_of(cell).get("device_hours")),
 }
 
 

@@ -81,7 +81,7 @@ def _named(grid: Grid, row: Row, column: object) -> dict[str, object]:
 
 
 def _model(grid: Grid, row: Row, column: object, cell: Cell) -> dict[str, object]:
-    run, cost = cell.last, cost_of(cell) or {}
+    run, cost = cell.last, cost_of(cell)
     metrics = {name: informative_metrics(run, name, run.metrics(name)) for name in (*OWN_EVALS, *run.evals)}
     return {
         **_named(grid, row, column), "seed": cell.axes.get(SEED), "run": run.path.name,
@@ -101,7 +101,7 @@ def _line(grid: Grid, row: Row, column: object) -> dict[str, object]:
     done = finished(cells)
     scores, paper = list(grid.scores(row, column).values()), grid.published(row, column)
     difference = grid.against_baseline(row, column)
-    cost, metric = cost_per_model(cells) or {}, "_".join(part for part in grid.metric if part != "test")
+    cost, metric = cost_per_model(cells), "_".join(part for part in grid.metric if part != "test")
     return {
         **_named(grid, row, column), "paper_row": row.arm.row, "quoted": row.arm.quoted,
         "state": ", ".join(dict.fromkeys(c.state for c in row.candidates(column))) or row.arm.not_runnable or "",

@@ -124,22 +124,22 @@ def finished(cells: list[Cell]) -> list[Cell]:
     return [cell for cell in cells if cell.state == "done"]
 
 
-def cost_of(cell: Cell) -> dict[str, float] | None:
-    """Return what one finished model cost, over all stages and attempts; None if the record of a stage is lost."""
+def cost_of(cell: Cell) -> dict[str, float]:
+    """Return what one finished model cost, over all stages and attempts; empty if the record of a stage is lost."""
     runs = [run for _, run in cell.stages]
-    return add(run.spent for run in runs) if all(run.recorded for run in runs) else None
+    return add(run.spent for run in runs) if all(run.recorded for run in runs) else {}
 
 
 def costs_of(cells: list[Cell]) -> list[dict[str, float]]:
     """Return the cost of every finished model whose cost is known."""
-    return [cost for cell in finished(cells) if (cost := cost_of(cell)) is not None]
+    return [cost for cell in finished(cells) if (cost := cost_of(cell))]
 
 
-def mean_cost(costs: list[dict[str, float]]) -> dict[str, float] | None:
-    """Return the mean of each cost over models; None if there are no models."""
-    return {name: mean(cost[name] for cost in costs) for name in SUMMED} if costs else None
+def mean_cost(costs: list[dict[str, float]]) -> dict[str, float]:
+    """Return the mean of each cost over models; empty if there are no models."""
+    return {name: mean(cost[name] for cost in costs) for name in SUMMED} if costs else {}
 
 
-def cost_per_model(cells: list[Cell]) -> dict[str, float] | None:
-    """Return the mean cost of a finished model; None if no finished model has a known cost."""
+def cost_per_model(cells: list[Cell]) -> dict[str, float]:
+    """Return the mean cost of a finished model; empty if no finished model has a known cost."""
     return mean_cost(costs_of(cells))

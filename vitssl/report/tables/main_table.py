@@ -176,7 +176,7 @@ def _training(grid: Grid, row: Row, column: Any) -> Entry:
 
 def _spent(grid: Grid, row: Row, column: Any, name: str) -> Entry:
     """Return what one model cost, mean over its finished seeds; a dash if that was not recorded."""
-    return figure((cost_per_model(row.columns[column]) or {}).get(name) or None)
+    return figure(cost_per_model(row.columns[column]).get(name) or None)
 
 
 def _size(grid: Grid, row: Row, column: Any, name: str, unit: float, training: bool = False) -> Entry:

@@ -87,9 +87,9 @@ def _stage_costs(done: list[Cell]) -> list[list[Entry]]:
     return rows
 
 
-def _parts(cost: dict[str, float] | None) -> list[Entry]:
+def _parts(cost: dict[str, float]) -> list[Entry]:
     names = ("device_hours", "gpu_kwh", "cpu_kwh", "ram_kwh", "energy_kwh", "co2e_kg", "estimate_kg", "money")
-    return [figure((cost or {}).get(name) or None) for name in names]
+    return [figure(cost.get(name) or None) for name in names]
 
 
 def published(grid: Grid) -> Table | None:
@@ -116,7 +116,7 @@ def _tied_to(grid: Grid, arm: Arm) -> list[Cell]:
 
 
 def _beside_the_paper(arm_name: str, arm: Arm, cells: list[Cell]) -> list[Entry]:
-    printed, cost = arm.published_cost or {}, cost_per_model(cells) or {}
+    printed, cost = arm.published_cost or {}, cost_per_model(cells)
     gmacs, gpu_hours, kg = (Entry(str(printed.get(name, DASH)), PUBLISHED) for name in ("gmacs", "gpu_hours", "kg_co2e"))
     hours, estimate, tracked = (Entry(number(cost.get(name) or None)) for name in ("gpu_hours", "estimate_kg", "co2e_kg"))
     # the paper counts every objective's pass in full
