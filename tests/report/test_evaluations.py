@@ -11,7 +11,7 @@ from vitssl.report.figures import confusion
 from vitssl.report.findings.sentences import findings, sentences
 from vitssl.report.pages import card
 from vitssl.report.results.collect import collect
-from vitssl.report.results.confusion import confusion as confusion_of
+from vitssl.report.results.confusion import confusions
 from vitssl.report.results.grid import lay_out
 from vitssl.report.table import DASH
 from vitssl.report.tables import evaluations, main_table
@@ -90,8 +90,7 @@ def test_where_there_is_only_what_the_main_table_says_there_is_none(sweep):
 
 
 def test_confusion_is_the_mean_over_seeds(chain):
-    (place,) = lay_out(collect(chain)).models()
-    confusion = confusion_of(place[2], "test")
+    (confusion,) = confusions(lay_out(collect(chain)))
     assert confusion.classes == ["cat", "dog"] and confusion.counts_KK.tolist() == [[2.5, 0.5], [0.5, 0.5]]
     assert confusion.recall_K == pytest.approx([2.5 / 3, 0.5]) and confusion.precision_K == pytest.approx([2.5 / 3, 0.5])
     assert confusion.f1_K == pytest.approx([5 / 6, 1 / 2])

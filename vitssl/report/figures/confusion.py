@@ -10,7 +10,7 @@ from matplotlib.colors import to_rgb
 
 from vitssl.report.figures.style import COLOURS, INK, WHITE, Plot, panels
 from vitssl.report.results.best import own_weights_text
-from vitssl.report.results.confusion import Confusion, matrices
+from vitssl.report.results.confusion import Confusion, confusions
 from vitssl.report.results.grid import Grid
 
 MOST_CLASSES, NAMED_CLASSES, MOST_PANELS = 100, 30, 6  # classes of a drawn matrix; classes with names beside it; panels in a figure
@@ -19,17 +19,17 @@ SHORT = 3  # the longest class name, in letters, that is written horizontally be
 
 def plot(grid: Grid) -> Plot | None:
     """Draw the first MOST_PANELS confusion matrices as shares of each class; None if none has at most MOST_CLASSES classes."""
-    shown = [m for m in matrices(grid) if len(m.confusion.classes) <= MOST_CLASSES][:MOST_PANELS]
+    shown = [c for c in confusions(grid) if len(c.classes) <= MOST_CLASSES][:MOST_PANELS]
     if not shown:
         return None
     figure, axes = panels(len(shown), 3.9)
-    for axis, m in zip(axes, shown, strict=True):
+    for axis, c in zip(axes, shown, strict=True):
         title_parts = [
-            grid.label(m.row),
-            grid.name(m.column) if grid.axis else "",
-            m.evaluator if m.evaluator != grid.own_evaluator else "",
+            grid.label(c.row),
+            grid.name(c.column) if grid.axis else "",
+            c.evaluator if c.evaluator != grid.own_evaluator else "",
         ]
-        _draw(axis, m.confusion, ", ".join(filter(None, title_parts)))
+        _draw(axis, c, ", ".join(filter(None, title_parts)))
     caption = "Confusion: the share of each class's images (row) that are classified as each class (column), mean over seeds, in %"
     return f"{caption}; of the run's own classifier {own_weights_text(grid)}, unless another evaluator is named.", figure
 

@@ -11,7 +11,7 @@ from vitssl.config.evals import FEATURE_KINDS, KINDS, OWN_EVALS
 from vitssl.config.metrics import BINS, METRICS, TOP_K, metric_of
 from vitssl.report.results.best import chosen_by, chosen_metric, own_weights_text
 from vitssl.report.results.collect import RunFolder
-from vitssl.report.results.confusion import Confusion, matrices
+from vitssl.report.results.confusion import confusions
 from vitssl.report.results.grid import Grid, Reading
 from vitssl.report.results.stats import Difference, plus_minus
 from vitssl.report.table import DASH, NOTE, Entry, Table, signed
@@ -120,28 +120,24 @@ def _entry(values: list[float], seeds: int) -> Entry:
 
 def per_class(grid: Grid) -> Table:
     """Return recall, precision and F1 by class for every model, the lowest recall first; of many classes only LOWEST."""
-    all_matrices = matrices(grid)
+    found = confusions(grid)
     rows = [
         [
-            *model_entries(grid, m.row, m.column),
-            Entry(DASH if m.evaluator == grid.own_evaluator else m.evaluator),
-            Entry(m.confusion.classes[k]),
-            Entry(f"{m.confusion.counts_KK[k].sum():,.0f}"),
-            *_quality(m.confusion, k),
+            *model_entries(grid, c.row, c.column),
+            Entry(DASH if c.evaluator == grid.own_evaluator else c.evaluator),
+            Entry(c.classes[k]),
+            Entry(f"{c.counts_KK[k].sum():,.0f}"),
+            *(Entry(f"{100 * values_K[k]:.1f}") for values_K in (c.recall_K, c.precision_K, c.f1_K)),
         ]
-        for m in all_matrices
-        for k in np.argsort(m.confusion.recall_K, kind="stable")[:LOWEST]
+        for c in found
+        for k in np.argsort(c.recall_K, kind="stable")[:LOWEST]
     ]
     header = ["arm", grid.axis_name, "evaluator", "class", "images", "recall %", "precision %", "F1 %"]
-    many = any(len(m.confusion.classes) > LOWEST for m in all_matrices)
+    many = any(len(c.classes) > LOWEST for c in found)
     selected = f"The {LOWEST} classes with the lowest recall" if many else "All classes, from the lowest recall to the highest,"
     source = f"of the run's own classifier on the test split {own_weights_text(grid)}, unless another evaluator is named"
     caption = f"{selected} pooled over all finished seeds; {source}."
     return Table("Classes", header, rows, caption, left=frozenset({0, 1, 2, 3})).trimmed()
-
-
-def _quality(c: Confusion, k: int) -> list[Entry]:
-    return [Entry(f"{100 * values_K[k]:.1f}") for values_K in (c.recall_K, c.precision_K, c.f1_K)]
 
 
 def readings(grid: Grid) -> Table | None:
