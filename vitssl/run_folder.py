@@ -21,6 +21,7 @@ EVENTS = "metrics.jsonl"  # a line per event of training, such as the start of a
 COST = "cost.json"  # MACs, parameters and speed of the network, and of its training
 ERRORS = "errors.jsonl"  # the failures of all attempts
 LAST, BEST = "last.pt", "best.pt"  # checkpoints: the newest state, and the best one on the held-out split
+DIVERGED = "diverged.pt"  # weights and optimizer where the loss was not finite, to look into; nothing goes on from them
 DONE = "done.json"  # of a trained run; written last, as others wait for it
 EVALS = "evals.json"  # the final results of the configured evaluators, each with the evaluator's fields
 ERROR = "error.json"  # why the last attempt failed

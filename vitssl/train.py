@@ -24,7 +24,7 @@ from vitssl.config import ConfigError, Run
 from vitssl.costs import cost
 from vitssl.data.loading.batch import Batch
 from vitssl.files import full_disk_error, read_json, write_json
-from vitssl.run_folder import COST, DONE, JOB, LAST, RUN, is_trained, median_speed, to_evaluate
+from vitssl.run_folder import COST, DIVERGED, DONE, JOB, LAST, RUN, is_trained, median_speed, to_evaluate
 from vitssl.training import attempt, evaluate, optim, pictures
 from vitssl.training.attempt import Diverged
 from vitssl.training.log import Log, Meter, device_name, machine
@@ -81,7 +81,7 @@ def fit(train_state: TrainState, ddp_model: nn.Module, steps: Iterator[Iterator[
     In both cases the state is saved, at most once per step, so that a new file means progress.
 
     Raises:
-        Diverged: the loss is not finite; ``diverged.pt`` holds the state, ``last.pt`` the newest checkpoint before it.
+        Diverged: the loss is not finite; ``diverged.pt`` holds the state, ``last.pt`` the newest checkpoint before it, if any.
     """
     run, progress = train_state.run, train_state.progress
     train_state.model.train()
@@ -154,12 +154,12 @@ def _give_up(train_state: TrainState, meter: Meter, log: Log) -> None:
     _log_line(train_state, meter, log)
     if dist.is_main():
         content = {"model": train_state.model.state_dict(), "optimizer": train_state.optimizer.state_dict(), "step": step}
-        tensor_files.save(train_state.folder / "diverged.pt", content)
+        tensor_files.save(train_state.folder / DIVERGED, content)
     log.event("end", step, attempt=train_state.progress.attempt, reason="diverged")
     raise Diverged(
-        f"the loss or its gradient was not finite by step {step} (epoch {train_state.epoch:.2f}{culprits}); diverged.pt holds that state,"
-        " last.pt the newest checkpoint before it. A lower optim.lr, a longer loop.warmup_epochs, optim.clip: global, or a"
-        " loop.precision other than fp16 may help"
+        f"the loss or its gradient was not finite by step {step} (epoch {train_state.epoch:.2f}{culprits}); {DIVERGED} holds that state,"
+        f" {LAST}, if there is one, the newest checkpoint before it. A lower optim.lr, a longer loop.warmup_epochs, optim.clip: global, or"
+        " a loop.precision other than fp16 may help"
     )
 
 

@@ -27,7 +27,7 @@ from vitssl.evaluators.base import eval_batch_size
 from vitssl.files import read_json
 from vitssl.paths import find_run_folder
 from vitssl.reader import MOST_IMAGE_BYTES, read_whole
-from vitssl.run_folder import BEST, DONE, JOB, LAST, is_trained
+from vitssl.run_folder import BEST, DIVERGED, DONE, JOB, LAST, is_trained
 from vitssl.views import EvalView
 from vitssl.words import counted, few
 
@@ -263,9 +263,11 @@ def _checkpoint(folder: Path, name: str) -> Path:
     Raises:
         ConfigError: there is no checkpoint of that name; the error lists those that exist.
     """
+    if name == DIVERGED:
+        raise ConfigError(f"{folder / name} is the state in which training diverged, for torch.load to look into, and no checkpoint to use")
     if (folder / name).exists():
         return folder / name
-    existing = ", ".join(path.name for path in sorted(folder.glob("*.pt"))) or "none"
+    existing = ", ".join(path.name for path in sorted(folder.glob("*.pt")) if path.name != DIVERGED) or "none"
     why = ""
     if name == BEST and is_trained(folder) and read_json(folder / DONE).get("selected"):
         why = ", which held-out images chose: it was deleted, and only training the run anew makes another"

@@ -69,7 +69,8 @@ def _check(stage: Stage, field: str, path: Path) -> None:
     if path.is_dir():
         parent, last = load(path), path / LAST
         if not is_trained(path):  # its weights still change, while its identity stays the same
-            raise ConfigError(f"{path} is not finished; let it finish, or name one of its checkpoints, such as {last}", field)
+            named = f", or name one of its checkpoints, such as {last}" if last.exists() else ""
+            raise ConfigError(f"{path} is not finished; let it finish{named}", field)
         check_fits(stage.run, field, parent)
 
 

@@ -42,6 +42,9 @@ def test_a_file_that_is_not_there_is_refused_with_its_field(stage):
 
 def test_a_run_that_goes_on_is_no_start(stage, make_run, tmp_path):
     save(make_run({"objectives.classify": {}}), tmp_path / "run")
+    with pytest.raises(ConfigError, match=r"stages\.train: init_from: run is not finished; let it finish$"):
+        weights.prepare([stage("run")])
+    (tmp_path / "run" / "last.pt").touch()
     with pytest.raises(ConfigError, match=r"stages\.train: init_from: run is not finished; let it finish, or name one .* run/last\.pt"):
         weights.prepare([stage("run")])
     (tmp_path / "run" / "done.json").write_text('{"step": 0, "epochs": 0.0}')

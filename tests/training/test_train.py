@@ -310,6 +310,11 @@ def test_a_diverging_run_says_so_and_keeps_its_states(folder, capsys):
     assert "not finite by step" in capsys.readouterr().err
     assert "not finite" in json.loads((run / "error.json").read_text())["message"]
     assert (run / "diverged.pt").exists() and not (run / "done.json").exists()
+    (run / "last.pt").unlink(missing_ok=True)
+    with pytest.raises(ConfigError, match=r"has no last\.pt; its checkpoints: none$"):
+        vitssl.load(run)
+    with pytest.raises(ConfigError, match=r"diverged\.pt is the state in which training diverged"):
+        vitssl.load(run, "diverged.pt")
 
 
 @pytest.mark.filterwarnings("error::UserWarning")

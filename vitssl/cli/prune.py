@@ -19,7 +19,7 @@ from pathlib import Path
 from vitssl import config, sweep_folder
 from vitssl.config import ConfigError
 from vitssl.files import full_disk_error, read_file, read_json, try_lock
-from vitssl.run_folder import CANCELLED, DONE, ERROR, JOB, LAST, RUN, SLURM_JOB, is_trained, to_evaluate
+from vitssl.run_folder import CANCELLED, DIVERGED, DONE, ERROR, JOB, LAST, RUN, SLURM_JOB, is_trained, to_evaluate
 from vitssl.sweep_folder import SUBMITTING, SWEEP, is_sweep
 from vitssl.version import sources_of
 from vitssl.words import counted, note
@@ -128,7 +128,7 @@ def _unneeded(folder: Path, done: bool) -> Iterator[Leftover]:
             yield Leftover(path, "checkpoint of an epoch (loop.keep_every) of a run that is done", folder)
         elif done and path.name in SUPERSEDED:
             yield Leftover(path, SUPERSEDED[path.name], folder)
-        elif path.name == "diverged.pt":
+        elif path.name == DIVERGED:
             yield Leftover(path, "state of a training that diverged", folder)
         elif TEMPORARY.fullmatch(path.name):
             yield Leftover(path, HALF_WRITTEN, folder)
