@@ -175,7 +175,11 @@ def test_of_all_that_a_sweeps_folder_holds_the_runs_that_classify_are_evaluated(
     everything = [str(path) for path in sorted(trained.parent.iterdir())]
     assert cli.main(["evaluate", *everything]) == 2
     shown = capsys.readouterr().err
-    assert f"note: 1 run without a classifier is left out, such as {pretrained}\n" in shown and "error: gone/index.json" in shown
+    assert f"note: 1 run without a classifier is left out, such as {pretrained}\n" in shown
+    moved = (
+        f"error: gone, the shards that {trained} was trained on, do not exist; if they were moved, set data.shards in {trained}/run.yaml to"
+    )
+    assert moved in shown
     assert cli.main(["cost", "--json", "--classes", "2", str(trained.parent / "sweep.json"), str(trained)]) == 0
 
 
@@ -183,6 +187,10 @@ def test_a_run_is_named_by_its_folder_or_its_yaml(trained: Path, capsys: pytest.
     assert cli.main(["cost", str(trained / "run.yaml"), "--classes", "2"]) == 0
     first = capsys.readouterr().out
     assert cli.main(["cost", "--classes", "2", str(trained)]) == 0
+    assert capsys.readouterr().out == first
+    facts = {"name": "photos", "classes": 2, "sha256": "", "train_images": 8, "labelled_images": 8, "val_images": 0, "test_images": 4}
+    (trained / "job.json").write_text(json.dumps({"data": facts | {"smallest_px": [8, 8], "largest_px": [8, 8]}}))
+    assert cli.main(["cost", str(trained)]) == 0  # its launcher recorded the number, and its shards are gone
     assert capsys.readouterr().out == first
     with pytest.raises(ConfigError, match=r"sweep.json is not a run; name a run folder \(runs/<sweep>/<run>\), or the run.yaml in it"):
         vitssl.load(trained.parent / "sweep.json")

@@ -100,8 +100,8 @@ SPEED = {
 }  # fmt: skip
 COST = MEASURED | SPEED  # of a trained run; an imported one has no speed
 DATA = {
-    "name": str, "classes": COUNT, "sha256": str, "train_images": POSITIVE_COUNT, "labelled_images": COUNT, "val_images": COUNT,
-    "test_images": COUNT, "smallest_px": [COUNT], "largest_px": [COUNT], "near_duplicates?": (COUNT, None),
+    "name": str, "built_from?": str, "classes": COUNT, "sha256": str, "train_images": POSITIVE_COUNT, "labelled_images": COUNT,
+    "val_images": COUNT, "test_images": COUNT, "smallest_px": [COUNT], "largest_px": [COUNT], "near_duplicates?": (COUNT, None),
     "near_duplicates_unlabelled?": COUNT, "groups?": COUNT,
 }  # fmt: skip
 START = {"asked": TIME, "begin": TIME, "at_once": AMOUNT, "then": AMOUNT}  # of `--greenest-within`

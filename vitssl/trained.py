@@ -15,7 +15,7 @@ from torch import Tensor
 from vitssl import config, dist, evaluators, model
 from vitssl.backbones.base import Features
 from vitssl.checkpoints import pretrained
-from vitssl.checkpoints.run_checkpoint import fitted, load_model, read_run
+from vitssl.checkpoints.run_checkpoint import checkpoint_path, fitted, load_model, read_run
 from vitssl.config import ConfigError
 from vitssl.config.evals import EvalConfig
 from vitssl.data import UNLABELLED
@@ -27,7 +27,7 @@ from vitssl.evaluators.base import eval_batch_size
 from vitssl.files import read_json
 from vitssl.paths import find_run_folder
 from vitssl.reader import MOST_IMAGE_BYTES, read_whole
-from vitssl.run_folder import BEST, DIVERGED, DONE, JOB, LAST, is_trained
+from vitssl.run_folder import BEST, DONE, LAST, RUN
 from vitssl.views import EvalView
 from vitssl.words import counted, few
 
@@ -50,7 +50,7 @@ class Trained:
     def __init__(self, folder: Path, checkpoint: str = LAST, device: str = "auto", weights: str = "model"):
         self.folder, self.run, self._done = folder, config.load(folder), read_json(folder / DONE)
         self.checkpoint, self.weights = checkpoint, weights
-        saved = read_run(_checkpoint(folder, checkpoint))
+        saved = read_run(checkpoint_path(folder, checkpoint))
         self.step: int | None = saved["progress"]["step"] if "progress" in saved else None
         data = saved["data"]
         self.classes: list[str] = data["classes"]
@@ -206,7 +206,7 @@ class Trained:
         return evaluators.Subject(self.model, self.run, self.classes, self.view, self.data, lambda: self._averaged, self._best)
 
     def _best(self) -> dict[str, Tensor]:
-        path = _checkpoint(self.folder, BEST)
+        path = checkpoint_path(self.folder, BEST)
         return fitted(self.model, read_run(path)["model"], path)
 
     def data(self) -> tuple[Index, SplitPositions]:
@@ -218,6 +218,9 @@ class Trained:
         if self.run.data.shards == config.NO_SHARDS:
             missing = "was imported without training images, which are needed here"
             raise ConfigError(f"{self.folder} {missing}; import it again with --shards SHARDS, into another folder")
+        if not Path(self.run.data.shards).is_dir():
+            moved = f"if they were moved, set data.shards in {self.folder / RUN} to where they are now"
+            raise ConfigError(f"{self.run.data.shards}, the shards that {self.folder} was trained on, do not exist; {moved}")
         index = load_index(self.run.data.shards)
         if index.classes != self.classes:
             classes = f"its classes are {few(index.classes)}, and {self.folder} was trained on {few(self.classes)}"
@@ -255,27 +258,6 @@ def predict_each(runs: Sequence[Trained], images: Iterable[OneImage]) -> Iterato
             outputs = [run.probabilities(torch.cat(seen)) for run, seen in zip(runs, zip(*views.values(), strict=True), strict=True)]
             results |= zip(views, torch.stack(outputs, 1), strict=True)
         yield from (results[i] for i in range(len(batch)))
-
-
-def _checkpoint(folder: Path, name: str) -> Path:
-    """Return the path of a checkpoint in a run folder.
-
-    Raises:
-        ConfigError: there is no checkpoint of that name; the error lists those that exist.
-    """
-    if name == DIVERGED:
-        raise ConfigError(f"{folder / name} is the state in which training diverged, for torch.load to look into, and no checkpoint to use")
-    if (folder / name).exists():
-        return folder / name
-    existing = ", ".join(path.name for path in sorted(folder.glob("*.pt")) if path.name != DIVERGED) or "none"
-    why = ""
-    if name == BEST and is_trained(folder) and read_json(folder / DONE).get("selected"):
-        why = ", which held-out images chose: it was deleted, and only training the run anew makes another"
-    elif name == BEST:
-        why = "; only runs that classify and have held-out images have best.pt (data.val_fraction, data.val_split)"
-    lost = name == LAST and is_trained(folder) and "imported" not in read_json(folder / JOB)
-    advice = f"; delete {folder}, and repeat the command of its sweep to train it anew" if lost else ""
-    raise ConfigError(f"{folder} has no {name}{why}; its checkpoints: {existing}{advice}")
 
 
 def _joined(passes: list[Features]) -> Features:

@@ -183,7 +183,7 @@ def facts(run: Run) -> dict[str, Any]:
     index = index_of(Path(run.data.shards))
     sizes = index.sizes_N2
     return {
-        "name": index.name, "classes": len(index.classes), "sha256": index.sha256, **image_counts(run),
+        "name": index.name, "built_from": index.built_from, "classes": len(index.classes), "sha256": index.sha256, **image_counts(run),
         "smallest_px": sizes.min(0).tolist(), "largest_px": sizes.max(0).tolist(),
         **({} if index.group is None else {"groups": len(np.unique(index.group))}),
         **_near_duplicates(run, index),

@@ -294,6 +294,14 @@ def test_index_survives_the_disk(make_shards):
         assert np.array_equal(getattr(read, column), getattr(built, column))
 
 
+def test_an_index_says_what_was_typed_but_for_what_is_no_text(make_folder, tmp_path):
+    for name, known in [("photos", True), ("photos\udcff", False)]:
+        source = f"folder:{make_folder(name)}"
+        shards.build(source, tmp_path / "out" / name, workers=1, progress=False)
+        assert shards.load_index(tmp_path / "out" / name).built_from == (source if known else "")
+        assert (f"source   {source}" in shards.info(tmp_path / "out" / name)) == known
+
+
 ALTERED = {
     "a name with ..": ("shards/0/name", "../train-000000.tar", r"shards\[0\]\.name: '\.\./train-000000\.tar' is not the name of a file"),
     "an absolute name": ("shards/0/name", "/etc/passwd", r"shards\[0\]\.name: '/etc/passwd' is not the name of a file"),

@@ -59,7 +59,7 @@ def write_index(folder: Path, parts: list[tuple[str, int]], name: str = "digits"
         (folder / shard["name"]).write_bytes(b"x")
     count = sum(n for _, n in parts)
     columns = {name: np.ones(count, np.int64) for name in COLUMNS} | {"label": np.arange(count) % 2, "offset": np.zeros(count, np.int64)}
-    index = Index(folder, name, "", "", ["a", "b"], [0.5] * 3, [0.5] * 3, listed, **columns)
+    index = Index(folder, name, "", "", ["a", "b"], [0.5] * 3, [0.5] * 3, listed, **columns, built_from=f"folder:{name}")
     index.sha256 = data_index.fingerprint(index)
     data_index.write_index(index)
     shards.index_of.cache_clear()

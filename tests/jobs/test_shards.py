@@ -165,6 +165,7 @@ def test_facts_are_after_subsets(place: Path) -> None:
     facts = shards.facts(Run(data=data, objectives=Objectives(mae=MaeConfig())))
     assert (facts["train_images"], facts["labelled_images"], facts["val_images"], facts["test_images"]) == (14, 6, 0, 20)
     assert (facts["name"], facts["classes"], facts["smallest_px"], facts["largest_px"]) == ("digits", 2, [1, 1], [1, 1])
+    assert facts["built_from"] == "folder:digits"
 
 
 # ------------------------------------------------------------------------------------------------ images for shards, changes, copies

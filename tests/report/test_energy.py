@@ -32,10 +32,17 @@ def rows(table: Table) -> list[dict[str, str]]:
 
 def test_the_data_of_every_column(sweep):
     make = {
-        ("scratch", "svhn", 0): {"data": {"train_images": 500, "labelled_images": 500, "smallest_px": [20, 32], "largest_px": [300, 400]}}
-    }
+        ("scratch", "svhn", 0): {
+            "data": {
+                "train_images": 500, "labelled_images": 500, "smallest_px": [20, 32], "largest_px": [300, 400],
+                "built_from": "folder:svhn?test=0.2&seed=0",
+            }
+        }
+    }  # fmt: skip
     laid_out = lay_out(collect(sweep({"scratch": 80.0}, {"data": ["cifar10", "svhn"], "seed": [0]}, make=make)))
-    assert rows(details.data(laid_out)) == [
+    table = details.data(laid_out)
+    assert table.caption.endswith("its first 12 digits. svhn was built from `folder:svhn?test=0.2&seed=0`.")
+    assert rows(table) == [
         {
             "set": "cifar10", "data": "cifar10", "classes": "10", "training images": "2,000", "test images": "10,000",
             "px, stored": "32 x 32", "px, trained": "224", "sha256": "0123456789ab",

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from vitssl import records
 from vitssl.checkpoints.tensor_files import check_finite, first_of, is_state, mismatches, read, save
 from vitssl.config import ConfigError
+from vitssl.files import read_json
+from vitssl.run_folder import BEST, DIVERGED, DONE, JOB, LAST, is_trained
 
 SCALER = torch.amp.GradScaler("cpu").state_dict().keys()
 FORMER = {"selected"}  # fields of Progress that earlier versions wrote
@@ -36,6 +38,27 @@ class Progress:
     def of(cls, saved: dict[str, Any]) -> Progress:
         """Return the Progress with the values from a checkpoint, which an earlier version may have written."""
         return cls(**{name: value for name, value in saved.items() if name not in FORMER})
+
+
+def checkpoint_path(folder: Path, name: str) -> Path:
+    """Return the path of a checkpoint in a run folder.
+
+    Raises:
+        ConfigError: there is no checkpoint of that name; the error lists those that exist.
+    """
+    if name == DIVERGED:
+        raise ConfigError(f"{folder / name} is the state in which training diverged, for torch.load to look into, and no checkpoint to use")
+    if (folder / name).exists():
+        return folder / name
+    existing = ", ".join(path.name for path in sorted(folder.glob("*.pt")) if path.name != DIVERGED) or "none"
+    why = ""
+    if name == BEST and is_trained(folder) and read_json(folder / DONE).get("selected"):
+        why = ", which held-out images chose: it was deleted, and only training the run anew makes another"
+    elif name == BEST:
+        why = "; only runs that classify and have held-out images have best.pt (data.val_fraction, data.val_split)"
+    lost = name == LAST and is_trained(folder) and "imported" not in read_json(folder / JOB)
+    advice = f"; delete {folder}, and repeat the command of its sweep to train it anew" if lost else ""
+    raise ConfigError(f"{folder} has no {name}{why}; its checkpoints: {existing}{advice}")
 
 
 def read_run(path: Path) -> dict[str, Any]:

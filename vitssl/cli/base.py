@@ -68,14 +68,23 @@ def add_runs(add: Callable[..., object]) -> None:
 def runs_and_classes(arguments: argparse.Namespace) -> tuple[list[Path], list[Run], list[int]]:
     """Return the run folders, their Runs (trained or not), and the number of classes of each."""
     from vitssl import config
-    from vitssl.data.index import load_index
 
     folders = checked_run_folders(arguments.runs)
     runs = [config.load(folder) for folder in folders]
-    classes = arguments.classes or [len(load_index(cfg.data.shards).classes) for cfg in runs]
+    classes = arguments.classes or list(map(_num_classes, folders, runs))
     if len(classes) != len(runs):
         raise config.ConfigError(f"{counted(len(classes), 'number')} for {counted(len(runs), 'run')}", "--classes")
     return folders, runs, classes
+
+
+def _num_classes(folder: Path, run: Run) -> int:
+    """Return a run's number of classes as its launcher recorded it, or else by its shards."""
+    from vitssl.data.index import load_index
+    from vitssl.files import read_json
+    from vitssl.run_folder import JOB
+
+    recorded = read_json(folder / JOB).get("data")
+    return recorded["classes"] if recorded else len(load_index(run.data.shards).classes)
 
 
 def assignment(text: str) -> str:

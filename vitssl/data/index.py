@@ -59,6 +59,7 @@ class Index:
     width: np.ndarray
     crc32: np.ndarray  # of the encoded image
     group: np.ndarray | None = None  # number of the patient, scene or the like of the image; None if the source names no groups
+    built_from: str = ""  # the source as it was typed; empty if an earlier version built the shards
 
     def __len__(self) -> int:
         return len(self.label)
@@ -134,7 +135,7 @@ def write_index(index: Index) -> None:
         rows[name] = column
     np.save(stream, rows)
     write_atomically(index.folder / SAMPLES_FILE, stream.getbuffer())
-    content = {"format": FORMAT} | {name: getattr(index, name) for name in FIELDS}
+    content = {"format": FORMAT} | {name: getattr(index, name) for name in FIELDS} | {"built_from": index.built_from}
     content["samples_sha256"] = hashlib.sha256(stream.getbuffer()).hexdigest()
     content["index_sha256"] = _own_sha256(content)
     write_atomically(index.folder / INDEX_FILE, json.dumps(content, separators=(",", ":")).encode())
@@ -194,7 +195,7 @@ def read_index(folder: str | Path) -> Index:
     except ConfigError as error:
         raise ConfigError(f"{error.reason}; {REBUILD}", place=str(path)) from None
     facts: dict[str, Any] = {name: content[name] for name in FIELDS}
-    return Index(folder=Path(folder), **(facts | columns))
+    return Index(folder=Path(folder), **(facts | columns), built_from=content.get("built_from", ""))
 
 
 def _read_samples(path: Path, sha256: Any) -> dict[str, np.ndarray]:

@@ -20,7 +20,10 @@ UNFINISHED = ".build"  # subfolder with what an unfinished build has done so far
 COUNT = Number(int, high=10**12)
 FILE = Text(pattern=r"[\w-][\w.-]*", what="the name of a file")  # in the folder itself, not a path
 SHARD = {"name": FILE, "split": str, "sha256": str, "images": COUNT, "bytes": COUNT}
-CONTENT = {"name": str, "source": str, "sha256": str, "classes": [str], "mean": [records.SHARE], "std": [records.SHARE], "shards": [SHARD]}
+CONTENT = {
+    "name": str, "source": str, "sha256": str, "classes": [str], "mean": [records.SHARE], "std": [records.SHARE], "shards": [SHARD],
+    "built_from?": str,
+}  # fmt: skip
 COLUMNS = ("offset", "size", "label", "height", "width", "crc32")
 GROUP = "group"  # an optional column: the group (patient, scene, ...) of each image
 

@@ -30,6 +30,7 @@ from vitssl.data.sources.opening import open_source
 from vitssl.data.sources.samples import Source, Tars
 from vitssl.files import flock, open_lock
 from vitssl.reader import read_whole
+from vitssl.records import LINE
 
 __all__ = ["Index", "build", "info", "load_index", "rebuild", "verify"]
 
@@ -79,7 +80,7 @@ def build(
             records = _written(shuffled, rows, out, images_per_shard, workers, skip_bad, progress)
             if not skip_bad:
                 finishing.refuse_bad_images(out, records)
-            return _finished(shuffled, listed, out, records, progress)
+            return _finished(shuffled, listed, out, records, progress, source)
         except OSError as error:
             raise ConfigError(f"{out}: writing failed ({error.strerror}); fix that and build again, what is done is kept") from None
 
@@ -241,12 +242,13 @@ def _written(
     return [(job, job.record()) for job in jobs]
 
 
-def _finished(source: Source, listed: list[listing.Row], out: Path, records: finishing.Records, progress: bool) -> Index:
+def _finished(source: Source, listed: list[listing.Row], out: Path, records: finishing.Records, progress: bool, typed: str) -> Index:
     """Write the findings and the listing and then, when everything else is in place, the index, which is returned."""
     images, records = in_place.images(source, records)
     index = finishing.index_of(images, listing.digest(listed, source), out, records)
     for stale in _begun(out) - {shard["name"] for shard in index.shards}:
         (out / stale).unlink(missing_ok=True)  # the source has shrunk since the build began
+    index.built_from = "" if LINE.problem(typed) else typed  # a path may be no text
     findings.write(out, finishing.find(images, records, progress))
     listing.write(out / listing.FILE, listed, source.classes)
     write_index(index)

@@ -75,6 +75,7 @@ def info(folder: str | Path) -> str:
         f"{index.name}: {', '.join(totals)}",
         f"classes  {first_few(index.classes, MOST_LISTED) if index.classes else NO_CLASSES}",
         f"folder   {index.folder}",
+        *([f"source   {index.built_from}"] if index.built_from else []),
         f"sha256   {index.sha256}",
         f"mean     {' '.join(f'{m:.4f}' for m in index.mean)}   (train, RGB in [0, 1])",
         f"std      {' '.join(f'{s:.4f}' for s in index.std)}",

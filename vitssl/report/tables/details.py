@@ -29,7 +29,8 @@ def data(grid: Grid) -> Table | None:
         "Training images: what is left after data.images, data.val_fraction and, where a stage needs labels, data.labels. "
         "Pixels are height x width as stored, and the side of the square that the model sees. sha256: its first 12 digits."
     )
-    caption = " ".join([caption, *(f"{sentence}; `vitssl shards info` lists them." for sentence in _near_duplicates(grid))])
+    built = [f"{name} was built from `{source}`." for name, source in _sources(grid).items()]
+    caption = " ".join([caption, *built, *(f"{sentence}; `vitssl shards info` lists them." for sentence in _near_duplicates(grid))])
     table, (images, labels) = Table("Data", header, rows, caption, left=frozenset({0, 1, 2, len(header) - 1})), (4, 5)
     return table.trimmed().without(*(["labelled"] if all(row[images] == row[labels] for row in rows) else []))
 
@@ -74,6 +75,12 @@ def _near_duplicates(grid: Grid) -> dict[str, float]:
         used = _used(numbers) if (name, test, kind, count) in subsets else ""
         shares[f"{count:,} of the {test:,} test images of {name} {verbs[count == 1]} {kinds[kind]}{used}"] = count / test
     return shares
+
+
+def _sources(grid: Grid) -> dict[str, str]:
+    """Return the source of each set of shards, as it was typed, where that is known."""
+    sets = [run.job["data"] for by_column in stages(grid).values() for run in by_column.values() if "data" in run.job]
+    return {facts["name"]: facts["built_from"] for facts in sets if facts.get("built_from")}
 
 
 def _used(labels: set[int]) -> str:
