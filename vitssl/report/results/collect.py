@@ -25,6 +25,7 @@ from vitssl.run_folder import DONE, ERROR, ERRORS, EVALS, EVENTS, JOB, RUN
 from vitssl.run_state import State
 from vitssl.words import printable
 
+Reading = tuple[str, str]  # the name of an evaluator, and the key of its metric
 SUMMED = (  # the costs that are summed over attempts, nodes and stages
     "device_hours",
     "gpu_hours",

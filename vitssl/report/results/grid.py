@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from vitssl.config.evals import VAL_COUNTERPARTS
 from vitssl.config.metrics import Metric, measured_by, metric_parts
-from vitssl.report.results.collect import Cell, Sweep
+from vitssl.report.results.collect import Cell, Reading, Sweep
 from vitssl.report.results.folds import of_folds, overlap_of
 from vitssl.report.results.hyperparameters import fields_between, fields_between_arms, is_setting, sets_hyperparameters
 from vitssl.report.results.image_errors import estimate_image_errors
@@ -31,7 +31,6 @@ from vitssl.report.results.stats import Difference, difference
 from vitssl.run_folder import predictions_of
 from vitssl.words import listed
 
-Reading = tuple[str, str]  # the name of an evaluator, and the key of its metric
 Result = TypeVar("Result")
 SEED = "seed"
 MOST_FIELDS = 3  # the most fields that a sentence names
@@ -286,5 +285,5 @@ def lay_out(sweep: Sweep) -> Grid:
     if select:
         evaluator, metric = laid_out.metric
         for row in rows:
-            row.choose(select, metric, evaluator, VAL_COUNTERPARTS.get(evaluator) or "val")
+            row.choose(select, laid_out.metric, (VAL_COUNTERPARTS.get(evaluator) or "val", metric))
     return laid_out

@@ -21,7 +21,7 @@ from statistics import mean
 from typing import Any
 
 from vitssl.config.metrics import METRICS
-from vitssl.report.results.collect import SUMMED, Arm, Cell, add
+from vitssl.report.results.collect import SUMMED, Arm, Cell, Reading, add
 
 
 @dataclass
@@ -32,15 +32,14 @@ class Selection:
     """
 
     points: dict[tuple[Any, ...], list[Cell]]  # by the axes' values (None if they do not change the arm): a cell per seed
-    metric: str  # the metric's key
-    tested: str = "test"  # the evaluator whose values are shown
-    held_out: str = "val"  # the evaluator that chooses
+    tested: Reading  # whose values are shown
+    held_out: Reading  # which chooses
 
-    def means(self, evaluator: str) -> dict[tuple[Any, ...], float]:
-        """Return the metric's mean over seeds of every point that counts, by the evaluator ``tested`` or ``held_out``."""
+    def means(self, reading: Reading) -> dict[tuple[Any, ...], float]:
+        """Return the mean over seeds of every point that counts, by the reading ``tested`` or ``held_out``."""
         means: dict[tuple[Any, ...], float] = {}
         for point, cells in self.points.items():
-            values = [value for cell in cells if (value := cell.result(evaluator, self.metric)) is not None]
+            values = [value for cell in cells if (value := cell.result(*reading)) is not None]
             if len(values) == len(cells):
                 means[point] = mean(values)
         return means
@@ -50,10 +49,10 @@ class Selection:
         """The number of points that do not count yet."""
         return len(self.points) - len(self.means(self.held_out))
 
-    def best(self, evaluator: str) -> tuple[Any, ...] | None:
+    def best(self, reading: Reading) -> tuple[Any, ...] | None:
         """Return the point of the best mean, the first of equal ones; None if no point counts yet, or none has a finite mean."""
-        means = {point: value for point, value in self.means(evaluator).items() if isfinite(value)}
-        pick = min if METRICS[self.metric].lower_is_better else max
+        means = {point: value for point, value in self.means(reading).items() if isfinite(value)}
+        pick = min if METRICS[reading[1]].lower_is_better else max
         return pick(means, key=means.__getitem__, default=None)
 
 
@@ -85,14 +84,13 @@ class Row:
         selection = self.selections.get(column)
         return [cell for cells in selection.points.values() for cell in cells] if selection else self.columns[column]
 
-    def choose(self, select: list[str], metric: str, tested: str, held_out: str) -> None:
+    def choose(self, select: list[str], tested: Reading, held_out: Reading) -> None:
         """Keep, in every column, only the cells of the point that is best on held-out images.
 
         Args:
             select: the axes to select over.
-            metric: the metric's key.
-            tested: the evaluator whose values are shown.
-            held_out: the evaluator that chooses.
+            tested: the reading whose values are shown.
+            held_out: the reading that chooses.
         """
         for column, cells in self.columns.items():
             points: dict[tuple[Any, ...], list[Cell]] = {}
@@ -100,7 +98,7 @@ class Row:
                 points.setdefault(tuple(cell.axes[axis] for axis in select), []).append(cell)
             if len(points) > 1 and len({tuple(cell.last.path for cell in at_point) for at_point in points.values()}) == 1:
                 points = {(None,) * len(select): next(iter(points.values()))}
-            self.selections[column] = Selection(points, metric, tested, held_out)
+            self.selections[column] = Selection(points, tested, held_out)
             chosen = self.selections[column].best(held_out)
             self.columns[column] = [] if chosen is None else points[chosen]
 

@@ -10,9 +10,9 @@ import numpy as np
 from vitssl.config.evals import FEATURE_KINDS, KINDS, OWN_EVALS
 from vitssl.config.metrics import BINS, METRICS, TOP_K, metric_of
 from vitssl.report.results.best import chosen_by, chosen_metric, own_weights_text
-from vitssl.report.results.collect import RunFolder
+from vitssl.report.results.collect import Reading, RunFolder
 from vitssl.report.results.confusion import confusions
-from vitssl.report.results.grid import Grid, Reading
+from vitssl.report.results.grid import Grid
 from vitssl.report.results.stats import Difference, plus_minus
 from vitssl.report.table import DASH, NOTE, Entry, Table, signed
 from vitssl.report.tables.entries import LOWER_IS_BETTER, difference_entry, model_entries

@@ -60,12 +60,9 @@ def table(grid: Grid, names: list[str] | None = None) -> Table:
     rows = [[Entry(grid.label(row)), *(COLUMNS[name].entry(grid, row, column) for column, name in places)] for row in grid.rows]
     groups = [("", 1), *((grid.name(column), len(unequal)) for column in grid.columns if unequal), *([("", len(equal))] if equal else [])]
     title = f"Comparison of arms at {grid.part}" if grid.part else "Comparison of arms"
-    any_best = any(entry.best for row in rows for entry in row)
-    full = Table(
-        title, ["arm", *(_header(grid, name) for _, name in places)], rows, caption=_caption(grid, set(names), any_best),
-        groups=groups if grid.columns != [None] else [], left=frozenset({0}),
-    )  # fmt: skip
-    return fit(full.trimmed())
+    made = Table(title, ["arm", *(_header(grid, name) for _, name in places)], rows, groups=groups if grid.columns != [None] else [])
+    made.caption = _caption(grid, set(names), bool(made.best))
+    return fit(made.trimmed())
 
 
 def size_table(grid: Grid) -> Table:

@@ -52,7 +52,7 @@ def _points(grid: Grid, row: Row, column: Any) -> list[list[Entry]]:
     """Return a line for each point of a selection; none if there is only one point."""
     selection, lines = row.selections[column], []
     for point, cells in selection.points.items() if len(selection.points) > 1 else ():
-        scores = ([cell.result(evaluator, selection.metric) for cell in cells] for evaluator in (selection.held_out, selection.tested))
+        scores = ([cell.result(*reading) for cell in cells] for reading in (selection.held_out, selection.tested))
         done = [[score for score in values if score is not None] for values in scores]
         entries = [Entry(f"{plus_minus(values)} ({len(values)})" if values else DASH) for values in done]
         lines.append([*model_entries(grid, row, column), *(Entry(str(value)) for value in point), *entries])
@@ -61,8 +61,7 @@ def _points(grid: Grid, row: Row, column: Any) -> list[list[Entry]]:
 
 def _line(grid: Grid, row: Row, column: Any) -> list[Entry]:
     selection = row.selections[column]
-    point = selection.best(selection.held_out)
-    held_out = list(grid.scores(row, column, (selection.held_out, selection.metric)).values())
+    point, held_out = selection.best(selection.held_out), list(grid.scores(row, column, selection.held_out).values())
     scores, on_test = list(grid.scores(row, column).values()), selection.means(selection.tested)
     best = selection.best(selection.tested)
     return [
