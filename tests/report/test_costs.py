@@ -205,6 +205,15 @@ def test_equal_epochs_and_equal_cost_have_a_table_each(sweep):
     assert [[line.split(" & ")[0] for line in body.splitlines() if "&" in line] for body in bodies] == [["scratch", "ssat"]] * 2
 
 
+@pytest.mark.parametrize("baseline", [None, "scratch"])
+def test_costs_that_cannot_be_compared_are_not_in_the_tables_for_a_paper(sweep, emissions_record, baseline):
+    make = {("scratch", "cifar10", 0): {"records": [emissions_record(hours=5.0)]}}
+    axes = {"data": ["cifar10", "cifar100"], "seed": [0, 1]}
+    tex = latex.paper(lay_out(collect(sweep({"scratch": 80.0, "ssat": 82.0}, axes, make=make, baseline=baseline))))
+    costs = tex.split("Cost of training one model")[1]
+    assert "MACs of" in costs and "hours" not in costs and "kWh" not in costs
+
+
 def test_a_sweep_of_equal_cost_says_so(sweep):
     equal = {"all": {"quantity": "kwh", "reference": "ssat"}, "axes": {}}
     laid_out = lay_out(collect(sweep({"scratch": 80.0, "ssat": 90.0}, AXES, columns=None, equal=equal)))

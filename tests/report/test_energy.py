@@ -11,6 +11,7 @@ import pytest
 
 from vitssl import report
 from vitssl.config import Site
+from vitssl.costs import intensity
 from vitssl.files import read_json
 from vitssl.report.figures import pareto
 from vitssl.report.findings.sentences import findings, sentences
@@ -261,6 +262,20 @@ def test_runs_of_two_sites_say_so(sweep, emissions_record):
 def test_one_site_needs_no_words(sweep):
     laid_out = lay_out(collect(sweep({"scratch": 80.0}, {"seed": [0, 1]}, columns=None)))
     assert energy.sites(laid_out.sweep) == "" and "site" not in details.runs(laid_out.sweep).header
+
+
+def test_an_intensity_by_the_hour_makes_one_site(sweep, emissions_record):
+    kg = {0: 0.3, 1: 0.4}
+    make = {("scratch", s): {"records": [emissions_record(country=intensity.BY_HOUR, intensity_kg_per_kwh=kg[s])]} for s in kg}
+    assert energy.sites(collect(sweep({"scratch": 80.0}, {"seed": [0, 1]}, columns=None, make=make))) == ""
+
+
+def test_a_damaged_record_outside_of_the_sweep_stops_no_report(sweep, tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "job.json").write_text("{")
+    stages = {"scratch": [("train", {"objectives.classify": {}, "init_from": str(tmp_path / "outside")})]}
+    folder = sweep({"scratch": 80.0}, {"seed": [0, 1]}, columns=None, stages=stages)
+    assert "outside (its job.json is damaged)" in report.write(folder).read_text()
 
 
 def test_currencies_are_not_added_up(sweep, emissions_record):

@@ -579,6 +579,17 @@ def test_a_set_without_labels_that_a_stage_trains_on_is_among_what_an_arm_learns
     assert images_learned(lay_out(collect(folder))) == said
 
 
+def test_a_loss_that_is_not_finite_has_no_rank_also_at_a_seed_that_another_arm_lacks(sweep):
+    def loss(value: float) -> dict:
+        return {"done": {"test": {"top1": 40.0, "top5": 99.0, "loss": value}}}
+
+    make = {("scratch", 0): loss(2.0), ("scratch", 1): loss(2.1), ("scratch", 2): {"state": "not begun"}}
+    make |= {("ssat", 0): loss(1.0), ("ssat", 1): loss(1.1), ("ssat", 2): loss(float("inf"))}
+    folder = sweep({"scratch": 40.0, "ssat": 45.0}, {"seed": [0, 1, 2]}, columns=None, metric="loss", make=make)
+    said = headlines(lay_out(collect(folder)))["Comparison"]
+    assert said == ["No best arm is named, since the NLL of ssat is not finite at some seed."]
+
+
 def test_a_difference_of_more_seeds_than_the_means_names_their_number(sweep):
     """Of one arm a seed is missing: means are over those that all have, a difference over those of its two arms."""
     scores = {"scratch": lambda at: 70.0 + at["seed"], "sslft": 60.0, "ssat": lambda at: 80.0 + 2 * at["seed"]}

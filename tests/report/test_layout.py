@@ -63,6 +63,14 @@ def test_tables_of_equal_epochs_and_equal_cost_stand_below_each_other(sweep):
     assert headings(text)[1:3] == ["Comparison of arms at equal epochs", "Comparison of arms at equal MACs"]
 
 
+def test_an_arm_that_is_only_quoted_stands_in_every_table_of_an_axis_of_costs(sweep):
+    equal = {"all": None, "axes": {"cost": {"equal epochs": None, "equal MACs": {"quantity": "macs", "reference": "ssat"}}}}
+    arms = [{"name": "ssat"}, {"name": "other", "quoted": True, "published": 70.0, "not_runnable": "quoted"}]
+    axes = {"cost": ["equal epochs", "equal MACs"], "seed": [0, 1]}
+    parts = lay_out(collect(sweep({"ssat": 82.0}, axes, columns=None, equal=equal, arms=arms))).parts
+    assert [(part.part, [row.arm.name for row in part.rows]) for part in parts] == [(cost, ["ssat", "other"]) for cost in axes["cost"]]
+
+
 def test_of_several_columns_costs_and_sizes_are_apart_and_fit_a_page(sweep):
     folder = sweep({"scratch": 80.0, "ssat": 82.0}, {"data": ["x", "y"], "seed": [0, 1]})
     section = html.html(made(folder)).split("<h2>Cost</h2>")[1].split("</section>")[0]

@@ -65,12 +65,11 @@ def paper(grid: Grid, names: list[str] | None = None) -> str:
 
 def _beside_several_columns(grid: Grid, label: str) -> list[str]:
     """Return the tables for which a main table of several columns has no room: differences from the baseline, and costs of the arms."""
-    gaps, cost = differences.differences(grid), spending.cost(grid)
-    columns = 4 if costs.any_doubt(grid) else len(cost.header)  # arm, column, and multiply-adds, which are exact
+    gaps, cost = differences.differences(grid), spending.cost(grid, measured=not costs.any_doubt(grid))
     caption = f"{main_table.title(grid)}{main_table.tested(grid)}{_weights(grid)}: difference from {grid.baselines()}{_intervals(grid)}."
     return [
         *([latex(gaps.without("interval"), caption, f"{label}-differences")] if gaps else []),
-        *([latex(cost.pick(range(columns)), "Cost of training one model, all its stages.", f"{label}-cost")] if cost.rows else []),
+        *([latex(cost, "Cost of training one model, all its stages.", f"{label}-cost")] if cost.rows else []),
     ]
 
 

@@ -14,6 +14,7 @@ otherwise "perhaps the best arm".
 from __future__ import annotations
 
 from itertools import combinations
+from math import isfinite
 from typing import Any
 
 from vitssl.config.evals import VAL_COUNTERPARTS
@@ -165,7 +166,10 @@ def _unranked(grid: Grid, column: Any) -> str:
         return ""
     if reason := grid.unranked_reason(column):
         return grid.prefixed_text(column, f"No best arm is named, since {reason}, and choosing on test images would bias the result.")
-    return grid.prefixed_text(column, "No best arm is named, since the arms have fewer than two seeds in common.")
+    reason = "the arms have fewer than two seeds in common"
+    if not_finite := [row for row in grid.rows if not all(map(isfinite, grid.scores(row, column).values()))]:
+        reason = f"the {grid.measured.name} of {few([grid.label(row) for row in not_finite])} is not finite at some seed"
+    return grid.prefixed_text(column, f"No best arm is named, since {reason}.")
 
 
 def _winners(grid: Grid) -> str:

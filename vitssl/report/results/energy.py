@@ -67,9 +67,10 @@ def intensities(records: Iterable[dict[str, Any]]) -> dict[str, str]:
 
 def site_of(run: RunFolder) -> str:
     """Return the site of a run that has begun, with the carbon intensity of its grid, and its price."""
-    kg = " and ".join(intensities(run.emissions).values())
+    grids = intensities(run.emissions)
+    kg = "carbon intensity by the hour" if intensity.BY_HOUR in grids else f"{' and '.join(grids.values())} kg CO2e/kWh"
     price = run.site.price_per_gpu_hour
-    return f"{run.site.name} ({kg} kg CO2e/kWh{f', {price:g} {run.site.currency} per GPU-hour' if price else ''})"
+    return f"{run.site.name} ({kg}{f', {price:g} {run.site.currency} per GPU-hour' if price else ''})"
 
 
 # ---------------------------------------------------------------------------------------------------------- for a paper

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from vitssl.config import checkpoints
+from vitssl.config import ConfigError, checkpoints
 from vitssl.files import read_json
 from vitssl.report.results.collect import RunFolder, Sweep, add
 from vitssl.report.units import quantity
@@ -46,7 +46,10 @@ def reused(sweep: Sweep) -> str:
 
 def _named(start: Path) -> str:
     """Return the name of a run that another one starts from, and what it learned from; of imported weights, their file."""
-    job = read_json(start / JOB) if start.is_dir() else {}
+    try:
+        job = read_json(start / JOB) if start.is_dir() else {}
+    except ConfigError:  # it is not this sweep's, whose report does not stop for it
+        return f"{start.name} (its {JOB} is damaged)"
     if "imported" in job:
         return _imported(job["imported"])
     images = f" (of {job['data']['train_images']:,} images of {job['data']['name']})" if "data" in job else ""

@@ -145,7 +145,8 @@ class Grid(Layout):
     def _ranked(self, column: Any) -> list[Row]:
         """Return the rows from the best mean to the worst, even if the test images would choose hyper-parameters."""
         compared = [(row, by_seed) for row in self.rows if (by_seed := self.ranking_scores(row, column))]
-        scored = [(row, by_seed) for row, by_seed in compared if all(map(isfinite, by_seed.values()))]  # an overflow has no rank
+        # an overflow has no rank, nor a difference from others, also at a seed that these lack
+        scored = [(row, by_seed) for row, by_seed in compared if all(map(isfinite, self.scores(row, column).values()))]
         if len(scored) < 2 or any(len(by_seed) < 2 for _, by_seed in scored):
             return []
         return [row for row, _ in sorted(scored, key=lambda pair: mean(pair[1].values()), reverse=not self.measured.lower_is_better)]

@@ -42,11 +42,15 @@ class Layout:
         axis = self.cost_axis
         if axis is None:
             return [self]
-        by_value: dict[Any, list[Row]] = {}
-        for row in self.rows:
-            by_value.setdefault(row.values[axis], []).append(replace(row, values=without(row.values, axis)))
         others = [other for other in self.row_axes if other != axis]
-        return [replace(self, row_axes=others, rows=rows, part=str(value)) for value, rows in by_value.items()]
+        return [
+            replace(self, row_axes=others, rows=self._rows_at(axis, value), part=str(value))
+            for value in dict.fromkeys(row.values[axis] for row in self.rows if axis in row.values)
+        ]
+
+    def _rows_at(self, axis: str, value: Any) -> list[Row]:
+        """Return the rows with a value of an axis; those that are only quoted have none, and belong to all."""
+        return [replace(row, values=without(row.values, axis)) for row in self.rows if row.values.get(axis, value) == value]
 
     def prefixed_text(self, column: Any, sentence: str) -> str:
         """Return a sentence after the column and part that it holds for, if there are several: ``cifar10, equal MACs: ...``."""

@@ -16,15 +16,20 @@ from vitssl.report.units import fit, quantity
 from vitssl.words import listed
 
 
-def cost(grid: Grid) -> Table:
-    """Return what one model of every arm cost, for every column."""
+def cost(grid: Grid, measured: bool = True) -> Table:
+    """Return what one model of every arm cost, for every column; without ``measured`` its multiply-adds alone, which are exact."""
     rows = [
-        [*model_entries(grid, row, column), *_training(grid, row, column, done), *_spending(done, grid.sweep.busy_key)]
+        [
+            *model_entries(grid, row, column),
+            *_training(grid, row, column, done),
+            *(_spending(done, grid.sweep.busy_key) if measured else ()),
+        ]
         for row, column, done in grid.models()
     ]
-    spent = ["PMACs of training", f"against {grid.baselines()}", grid.sweep.hours_name, grid.sweep.busy_name]
-    spent += ["kWh", "kg CO2e tracked", "kg CO2e estimate", currency(grid.sweep)]
-    return fit(Table("Cost", ["arm", grid.axis_name, *spent], rows, _cost_caption(grid), left=frozenset({0, 1})).trimmed())
+    header = ["arm", grid.axis_name, "PMACs of training", f"against {grid.baselines()}"]
+    if measured:
+        header += [grid.sweep.hours_name, grid.sweep.busy_name, "kWh", "kg CO2e tracked", "kg CO2e estimate", currency(grid.sweep)]
+    return fit(Table("Cost", header, rows, _cost_caption(grid), left=frozenset({0, 1})).trimmed())
 
 
 def _training(grid: Grid, row: Row, column: Any, done: list[Cell]) -> list[Entry]:
