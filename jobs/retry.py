@@ -26,6 +26,7 @@ from jobs.command import job_of
 from jobs.plan.existing_runs import identity_of
 from jobs.plan.graph import Graph, Job, only_evaluated
 from jobs.plan.launch import Launch
+from jobs.plan.shards import fingerprint, index_of
 from jobs.slurm import cluster
 from jobs.source import snapshot
 from jobs.submit import launch_all
@@ -34,9 +35,10 @@ from vitssl import sweep_folder
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Site, assign, checkpoints, load, merge
 from vitssl.config.sweep import Resources
+from vitssl.data.index_schema import INDEX_FILE
 from vitssl.files import read_json
 from vitssl.records import refuse
-from vitssl.run_folder import JOB, error_of, is_trained
+from vitssl.run_folder import JOB, RUN, error_of, is_trained
 from vitssl.sweep_folder import SWEEP
 from vitssl.terminal import console as screen
 from vitssl.words import counted
@@ -64,7 +66,7 @@ def retry(sweep: Path, names: list[str], wait: bool, console: Console) -> int:
 
     Raises:
         ConfigError: nothing failed although some runs are neither done nor queued; a named run was never submitted; a record is damaged;
-            the executor does not answer, or is running the sweep now.
+            the shards of a run are gone; the executor does not answer, or is running the sweep now.
     """
     local.refuse_running(sweep)
     current, earlier = runs_of(sweep)
@@ -90,6 +92,8 @@ def retry(sweep: Path, names: list[str], wait: bool, console: Console) -> int:
     # one job follows all runs of a sweep, and queues those that SLURM had no room for. Its replacement has to know of all of them
     relevant = entries.keys() | yet_to_queue(sweep, jobs) | set().union(*map(lineage_of, to_retry))
     selected = [job for folder, job in jobs.items() if folder in relevant]
+    for job in (job for job in selected if not job.is_done):
+        _check_shards(job)
     launch = _launch(sweep, {job_of(folder).get("executor", "local") for folder in to_retry})
     console.print(f"Trying {counted(len(to_retry), 'run')} again: {' '.join(sorted(folder.name for folder in to_retry))}", soft_wrap=True)
     return launch_all(Graph(selected, []), launch, wait, console, lambda: _take_snapshot(launch))
@@ -129,6 +133,21 @@ def _job(folder: Path, parents: list[Job]) -> Job:
     for field, value in checkpoints(run).items():  # the sweep's folder may have been moved or copied
         assign(run, field, str(parent_folders.get(Path(value).name, value)))
     return Job(identity_of(folder), run, folder, arm, stage, axes, resources, parents)
+
+
+def _check_shards(job: Job) -> None:
+    """Check that the shards of a run are where its `run.yaml` says and hold what it asks for; a sweep may have been copied without them.
+
+    Raises:
+        ConfigError: they are not, with the place of the file.
+    """
+    place, shards = str(job.folder / RUN), Path(job.run.data.shards)
+    try:
+        index_of(shards)
+        fingerprint(job.run)
+    except ConfigError as error:
+        advice = "" if (shards / INDEX_FILE).exists() else "; or copy them there, or set data.shards in this file to where they are"
+        raise ConfigError(f"{error.reason}{advice}", error.field, place) from None
 
 
 def _launch(sweep: Path, executors: set[str]) -> Launch:

@@ -18,7 +18,7 @@ from statistics import mean
 from jobs.plan.architecture import architecture
 from jobs.plan.graph import Job
 from jobs.plan.predict import START_S
-from jobs.plan.shards import equivalent_images
+from jobs.plan.shards import equivalent_images, expected_index
 from vitssl.config import ConfigError, Run
 from vitssl.files import read_events, read_json
 from vitssl.run_folder import DONE, EVENTS
@@ -58,10 +58,11 @@ def remaining(job: Job) -> Work:
 
 
 def measured_times(jobs: Iterable[Job]) -> MeasuredTimes:
-    """Collect the times of the ``jobs`` that are done."""
+    """Collect the times of the ``jobs`` that are done. One whose shards are gone since, as in a copied sweep, is left out."""
     seen = MeasuredTimes()
     for job in jobs:
-        seen.add(work(job.run), time_of(job.folder))
+        if expected_index(job.run.data) is not None:
+            seen.add(work(job.run), time_of(job.folder))
     return seen
 
 

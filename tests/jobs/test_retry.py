@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from jobs import retry, submit
+from jobs.plan import shards
 from tests.conftest import sweep_facts
-from tests.jobs.conftest import EXAMPLE, trained_by
-from vitssl.config import load
+from tests.jobs.conftest import EXAMPLE, trained_by, write_index
+from vitssl.config import load, read_yaml, save_fields
 from vitssl.files import read_json, write_json
 
 HERE = Path(__file__).parent
@@ -62,6 +63,49 @@ def test_in_a_copy_of_the_sweep_what_starts_from_a_run_starts_from_the_copys(fai
     assert retry.main(["runs/copied"]) == 0
     finetune, pretrain = unlucky(copied)
     assert load(finetune).init_from == str(pretrain) and not list(failed.glob("*/done.json"))
+
+
+def test_without_their_shards_runs_are_not_tried_and_with_other_images_neither(failed: Path, capfd) -> None:
+    (failed / "lucky").touch()
+    finetune, pretrain = unlucky(failed)
+    moved = move_shards()
+    assert retry.main(["runs/example"]) == 2 == retry.main(["runs/example", pretrain.name])
+    gone = f"error: {pretrain}/run.yaml: data.shards: {Path('shards/digits').resolve()}/index.json does not exist: write the shards with "
+    for line in (said := capfd.readouterr().err).splitlines():
+        assert line.startswith(gone) and line.endswith("; or copy them there, or set data.shards in this file to where they are")
+    assert said.count("\n") == 2
+
+    Path("shards/others").mkdir()
+    write_index(Path("shards/others"), [("train", 80), ("test", 20)])
+    set_shards(pretrain, Path("shards/others"))
+    assert retry.main(["runs/example"]) == 2
+    assert capfd.readouterr().err.startswith(f"error: {pretrain}/run.yaml: data.sha256: the Run asks for ")
+
+    set_shards(pretrain, moved)
+    assert retry.main(["runs/example", pretrain.name]) == 2  # what starts from it needs them too
+    set_shards(finetune, moved)
+    assert retry.main(["runs/example"]) == 0
+
+
+def test_the_shards_of_a_finished_run_may_be_gone(failed: Path) -> None:
+    (failed / "lucky").touch()
+    finetune, pretrain = unlucky(failed)
+    assert retry.main(["runs/example", pretrain.name]) == 0
+    (finetune / "done.json").unlink()
+    set_shards(finetune, move_shards())
+    assert retry.main(["runs/example", finetune.name]) == 0
+
+
+def move_shards() -> Path:
+    shards._COUNTED.clear()
+    shards.index_of.cache_clear()
+    return Path("shards/digits").rename("shards/moved")
+
+
+def set_shards(folder: Path, place: Path) -> None:
+    fields = read_yaml(folder / "run.yaml")
+    fields["data"]["shards"] = str(place.resolve())
+    save_fields(fields, folder)
 
 
 @pytest.mark.parametrize("itself", [True, False])
