@@ -30,7 +30,7 @@ from jobs.plan.shards import fingerprint, index_of
 from jobs.slurm import cluster
 from jobs.source import snapshot
 from jobs.submit import launch_all
-from jobs.sweep_runs import lineage_of, parents_of, runs_named, runs_of, waiting_for, yet_to_queue
+from jobs.sweep_runs import lineage_of, parents_of, repeat_command, runs_named, runs_of, waiting_for, yet_to_queue
 from vitssl import sweep_folder
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Site, assign, checkpoints, load, merge
@@ -41,7 +41,7 @@ from vitssl.records import refuse
 from vitssl.run_folder import JOB, RUN, error_of, is_trained
 from vitssl.sweep_folder import SWEEP
 from vitssl.terminal import console as screen
-from vitssl.words import counted
+from vitssl.words import counted, few, note
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -65,7 +65,7 @@ def retry(sweep: Path, names: list[str], wait: bool, console: Console) -> int:
         The exit code, as of `main`.
 
     Raises:
-        ConfigError: nothing failed although some runs are neither done nor queued; a named run was never submitted; a record is damaged;
+        ConfigError: nothing failed although some runs are neither done nor queued; what is named has not begun; a record is damaged;
             the shards of a run are gone; the executor does not answer, or is running the sweep now.
     """
     local.refuse_running(sweep)
@@ -75,17 +75,16 @@ def retry(sweep: Path, names: list[str], wait: bool, console: Console) -> int:
     held = {folder for folder, entry in entries.items() if entry.state == "HELD"}
     if names:
         named_runs = runs_named(sweep, names)
-        if unsubmitted := sorted(folder.name for folder in named_runs - jobs.keys()):
-            raise ConfigError("it was never submitted; submit it with jobs/submit.py", place=unsubmitted[0])
-        to_retry = {folder for folder in named_runs if not jobs[folder].is_done}
+        to_retry = {folder for folder in named_runs & jobs.keys() if not jobs[folder].is_done}
+        _say_what_has_not_begun(sweep, sorted(folder.name for folder in named_runs - jobs.keys()), alone=not to_retry)
     else:
         to_retry = {folder for folder in current if folder in held or (error_of(folder) and not jobs[folder].is_done)}
     if not to_retry:
         message = f"nothing {'of ' + ' '.join(names) if names else 'that failed'} is left to do"
         others = [f for f in current if f not in entries and (f not in jobs or not jobs[f].is_done)]
         if others and not names:  # an error, since a script would take exit code 0 for done or queued
-            advice = f"to continue {counted(len(others), 'other run')}, repeat the command that submitted the sweep"
-            raise ConfigError(f"{message}; {advice} (stopped, cancelled or not begun)", place=str(sweep))
+            advice = f"to continue {counted(len(others), 'other run')} (stopped, cancelled or not begun), {repeat_command(sweep)}"
+            raise ConfigError(f"{message}; {advice}", place=str(sweep))
         print(f"{sweep}: {message}")
         return 0
     to_retry |= {folder for folder in waiting_for(to_retry, jobs) if not jobs[folder].is_trained}
@@ -97,6 +96,17 @@ def retry(sweep: Path, names: list[str], wait: bool, console: Console) -> int:
     launch = _launch(sweep, {job_of(folder).get("executor", "local") for folder in to_retry})
     console.print(f"Trying {counted(len(to_retry), 'run')} again: {' '.join(sorted(folder.name for folder in to_retry))}", soft_wrap=True)
     return launch_all(Graph(selected, []), launch, wait, console, lambda: _take_snapshot(launch))
+
+
+def _say_what_has_not_begun(sweep: Path, names: list[str], alone: bool) -> None:
+    """Print a note on named runs that have no records to try them by; if no other run is left to do (``alone``), it is an error."""
+    if not names:
+        return
+    reason = f"{few(names)} {'has' if len(names) == 1 else 'have'} not begun; to start {'it' if len(names) == 1 else 'them'}"
+    text = f"{reason}, {repeat_command(sweep)}"
+    if alone:
+        raise ConfigError(text, place=str(sweep))
+    note(text)
 
 
 def jobs_of(run_folders: Iterable[Path]) -> dict[Path, Job]:

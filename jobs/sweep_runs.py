@@ -13,6 +13,9 @@ from vitssl.config.base import closest, did_you_mean
 from vitssl.files import read_json
 from vitssl.run_folder import CANCELLED, ERROR, JOB, SLURM_JOB
 from vitssl.run_names import matches, refuse_several
+from vitssl.sweep_folder import SWEEP
+
+SHORT = 200  # characters of a command that a sentence can end with
 
 
 def runs_of(sweep: Path) -> tuple[dict[Path, str], dict[Path, str]]:
@@ -75,6 +78,12 @@ def shared_runs(sweep: Path, words: Iterable[str]) -> dict[Path, str]:
     by_name = runs_named(sweep, (word for word in words if word not in arms))
     runs = {folder for arm in named_arms for folder in arms[arm]} - by_name
     return {folder: arm for arm, folders in sorted(arms.items()) if arm not in named_arms for folder in runs & folders}
+
+
+def repeat_command(sweep: Path) -> str:
+    """Return the advice to repeat the command that submitted a sweep, which ends with the command if it is short."""
+    command = read_json(sweep / SWEEP).get("command", "")
+    return "repeat the command that submitted the sweep" + (f": {command}" if command.isprintable() and 0 < len(command) <= SHORT else "")
 
 
 def yet_to_queue(sweep: Path, folders: Iterable[Path]) -> set[Path]:

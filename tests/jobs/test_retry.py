@@ -51,9 +51,7 @@ def test_what_failed_is_tried_again_and_what_waited_for_it(failed: Path, capfd) 
     assert capfd.readouterr().out == f"{failed}: nothing that failed is left to do\n"
     shutil.rmtree(finetune)
     assert retry.main(["runs/example"]) == 2
-    assert capfd.readouterr().err.endswith(
-        "left to do; to continue 1 other run, repeat the command that submitted the sweep (stopped, cancelled or not begun)\n"
-    )
+    assert "left to do; to continue 1 other run (stopped, cancelled or not begun), repeat the command that" in capfd.readouterr().err
 
 
 def test_in_a_copy_of_the_sweep_what_starts_from_a_run_starts_from_the_copys(failed: Path) -> None:
@@ -123,10 +121,21 @@ def test_what_was_stopped_goes_on_by_name(failed: Path, capfd) -> None:
     for folder in unlucky(failed):
         (folder / "error.json").unlink()
     assert retry.main(["runs/example"]) == 2
-    assert capfd.readouterr().err.endswith(
-        "to continue 2 other runs, repeat the command that submitted the sweep (stopped, cancelled or not begun)\n"
-    )
+    said = capfd.readouterr().err
+    assert "to continue 2 other runs (stopped, cancelled or not begun), repeat the command that submitted the sweep" in said
     assert retry.main(["runs/example", "chain_short"]) == 0
+
+
+def test_what_was_interrupted_before_its_turn_has_not_begun_and_its_command_starts_it(failed: Path, capfd) -> None:
+    (failed / "lucky").touch()
+    finetune, pretrain = unlucky(failed)
+    shutil.rmtree(finetune)
+    write_json(failed / "sweep.json", read_json(failed / "sweep.json") | {"command": "python jobs/submit.py sweep.yaml"})
+    said = f"{finetune.name} has not begun; to start it, repeat the command that submitted the sweep: python jobs/submit.py sweep.yaml\n"
+    assert retry.main(["runs/example", finetune.name]) == 2
+    assert capfd.readouterr().err == f"error: {failed}: {said}"
+    assert retry.main(["runs/example", "chain_short"]) == 0, "the run of the arm that has begun goes on"
+    assert f"note: {said}" in capfd.readouterr().err and (pretrain / "done.json").exists()
 
 
 @pytest.mark.release
