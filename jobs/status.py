@@ -23,12 +23,12 @@ from jobs.display.states import ENDED, Overview, Status, is_over, read_overview
 from jobs.display.tables import fits, print_table
 from jobs.plan.time_left import MeasuredTimes, Work, time_of
 from jobs.slurm import cluster
-from jobs.sweep_runs import run_named, yet_to_queue
+from jobs.sweep_runs import repeat_command, run_named, yet_to_queue
 from vitssl import sweep_folder
 from vitssl.arguments import Parser, guarded
 from vitssl.config.metrics import measured_by
 from vitssl.files import read_json
-from vitssl.run_folder import ERROR
+from vitssl.run_folder import ERROR, JOB
 from vitssl.sweep_folder import SWEEP
 from vitssl.terminal import console as screen
 from vitssl.words import about, counted, duration, note, printable
@@ -188,7 +188,7 @@ def _report_text(overview: Overview, sweep: Path) -> str:
     if n_left := len(yet_to_queue(sweep, (sweep / s.name for s in overview.statuses if s.state == "not begun"))):
         waiting = f"{counted(n_left, 'run')} {'wait' if n_left > 1 else 'waits'}"
         if entry is None:
-            return f"{waiting}: job {job}, which was to queue them, has ended; to continue, repeat the command that submitted the sweep"
+            return f"{waiting}: job {job}, which was to queue them, has ended; to continue, {repeat_command(sweep)}"
         return f"{waiting}: job {job}, {entry.state.lower()}, queues them when there is room"
     if entry is None:
         not_made = f"Report: job {job} has ended without making it; {command} makes it here"
@@ -211,16 +211,23 @@ def time_left(sweep: Path, statuses: list[Status]) -> str:
         return ""
     left_s = [seen.total_s([works[s.name].part(1 - (s.progress or 0))]) if s.left_s is None else s.left_s for s in todo]
     known_s = [time_s for time_s in left_s if time_s is not None]
-    return _time_left_text(todo, sum(known_s), max(known_s), here=sweep_folder.launcher_pid(sweep) is not None) if known_s else ""
+    here = sweep_folder.launcher_pid(sweep) is not None
+    return _time_left_text(todo, sum(known_s), max(known_s), here, _to_continue(sweep, todo)) if known_s else ""
 
 
-def _time_left_text(todo: list[Status], sum_s: float, longest_s: float, here: bool) -> str:
+def _to_continue(sweep: Path, todo: list[Status]) -> str:
+    """Return how to continue the runs that are left: all by the sweep's command, and one that has begun without the sweep's file too."""
+    begun = any((sweep / s.name / JOB).exists() for s in todo)
+    retry = f"`python jobs/retry.py {sweep} RUN` continues one that has begun; to continue all" if begun else "to continue"
+    return f"{retry}, {repeat_command(sweep)}"
+
+
+def _time_left_text(todo: list[Status], sum_s: float, longest_s: float, here: bool, advice: str = "") -> str:
     runs, running = counted(len(todo), "run"), sum(s.state == "running" for s in todo)
     if here or running == len(todo):
         return f"{about(max(longest_s, sum_s / max(1, running)))} left for the sweep: {runs} remaining"
     if running or any(s.job_id is not None for s in todo):
         return f"{about(sum_s)} of computing left in {runs}, {running} of them running; SLURM decides when the others start"
-    advice = "to continue, repeat the command that started them"
     return f"{about(sum_s)} of computing left in {runs}, none of which is running or queued; {advice}"
 
 

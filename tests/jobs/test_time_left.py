@@ -25,7 +25,7 @@ from tests.conftest import sweep_facts
 from tests.jobs.conftest import EXAMPLE, trained_by
 from vitssl import sweep_folder
 from vitssl.config import Site
-from vitssl.files import write_json
+from vitssl.files import read_json, write_json
 
 FEW = ("axes.data=[plain]", "arms=[scratch,chain_short]")
 
@@ -196,9 +196,14 @@ def test_on_slurm_no_more_is_said_than_is_known(sweep, monkeypatch, capsys) -> N
     monkeypatch.setattr(status.cluster, "jobs", lambda _: {})
     for name in ("run-1", "run-2"):
         (folder / name / "slurm.json").unlink()
-    assert last_line(folder, capsys) == (
-        "about 7 min of computing left in 2 runs, none of which is running or queued; to continue, repeat the command that started them"
-    )
+    left = "about 7 min of computing left in 2 runs, none of which is running or queued"
+    repeat = "repeat the command that submitted the sweep"
+    assert last_line(folder, capsys) == f"{left}; to continue, {repeat}"
+    write_json(folder / "run-1" / "job.json", {"arm": "x"})
+    for command, shown in {"python jobs/submit.py x.yaml": ": python jobs/submit.py x.yaml", "python x.py " + 99 * "arms=[x] ": ""}.items():
+        write_json(folder / "sweep.json", read_json(folder / "sweep.json") | {"command": command})
+        begun = f"`python jobs/retry.py {folder} RUN` continues one that has begun; to continue all"
+        assert last_line(folder, capsys) == f"{left}; {begun}, {repeat}{shown}"
 
 
 @pytest.mark.parametrize("runs", [[{}, {}], [{"done": 60.0}, {"done": 60.0}]])
