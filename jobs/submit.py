@@ -33,6 +33,7 @@ from jobs.slurm.preflight import check_disk, error_location
 from jobs.source import snapshot
 from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Site
+from vitssl.costs.emissions import GRID_FIELDS
 from vitssl.terminal import console as screen
 from vitssl.words import counted, note
 
@@ -121,7 +122,8 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
     _reuse(linked, launch, options.reuse, console)
     if not options.smoke:
         remarks = existing_runs.remarks(linked.jobs, launch.sweep, launch.use_current_source)
-        for line in [*notes.notes(spec, planned, site), *remarks]:
+        kept_grids = existing_runs.kept_grids(linked.jobs, launch.sweep, site, typed=not parsed.site.keys().isdisjoint(GRID_FIELDS))
+        for line in [*notes.notes(spec, planned, site), *remarks, *filter(None, [kept_grids])]:
             note(line)
     if options.dry_run:
         with error_location(spec, site_profile.file_of(profile_name)):

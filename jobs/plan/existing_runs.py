@@ -9,8 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from vitssl.config import SCHEMA, ConfigError, Run, assign, checkpoints, dotted, identifying, identity, load
+from vitssl.config import SCHEMA, ConfigError, Run, Site, assign, checkpoints, dotted, fill, identifying, identity, load
 from vitssl.config.methods import flow
+from vitssl.costs.emissions import grid_name, is_restated, names_grid
 from vitssl.files import hash_file, read_json
 from vitssl.run_folder import JOB, LAST, RUN, is_trained
 from vitssl.version import ROOT, differing, snapshot_of, sources_of
@@ -116,6 +117,39 @@ def goes_on_otherwise(jobs: Sequence[Job], sweep: Path, use_current_source: bool
     runs, changed = _of_other_code(begun, earlier=False)
     end = "going on with today's, as the report will say" if use_current_source else "going on with it; --use-current-source takes today's"
     return [*([of_lost] if lost else []), *([f"{sweep.name}: other code began {runs} ({changed}): {end}"] if runs else [])]
+
+
+def kept_grids(jobs: Sequence[Job], sweep: Path, site: Site, typed: bool) -> str | None:
+    """Return a note if finished runs keep another grid than the one that this submission names, or None.
+
+    Args:
+        jobs: the jobs of the sweep.
+        sweep: its folder.
+        site: where it is submitted.
+        typed: whether the command line names the grid. If a profile does, the runs of other sites are left out.
+    """
+    if not typed and not names_grid(site):
+        return None
+    kept = [_grid(at) for at in map(_trained_at, jobs) if at and not is_restated(at, site) and (typed or at.name == site.name)]
+    if not (kept := [grid for grid in kept if grid != _grid(site)]):
+        return None
+    keep, them = ("keeps", "it") if len(kept) == 1 else ("keep", "them")
+    what_is_kept = f"{counted(len(kept), 'finished run')} {keep} the grid recorded with {them}, {listed(sorted(kept))}"
+    return f"{sweep.name}: {what_is_kept}; {_grid(site)} counts for what is still to be trained"
+
+
+def _trained_at(job: Job) -> Site | None:
+    """Return the site where a finished run was trained; None for others, and if that is not recorded."""
+    with suppress(ConfigError):  # a damaged record is reported elsewhere
+        recorded = read_json(job.results / JOB).get("site") if job.is_trained else None
+        return fill(Site, recorded) if recorded else None
+    return None
+
+
+def _grid(site: Site) -> str:
+    """Return the grid of a site in words: its country or its own figure."""
+    figure = f" ({site.intensity_kg_per_kwh:g} kg CO2e/kWh)" if site.intensity_kg_per_kwh is not None else ""
+    return f"{grid_name(site)}{figure}"
 
 
 def _has_lost_its_source(job: Job) -> bool:

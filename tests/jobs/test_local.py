@@ -229,6 +229,18 @@ def test_a_mistake_is_exit_code_2_and_leaves_nothing(local, capsys) -> None:
     assert not Path("runs").exists()
 
 
+def test_finished_runs_that_keep_another_grid_than_a_command_names_are_told(local, capfd) -> None:
+    both = "arms=[scratch,chain_short]"
+    assert local("arms=[scratch]") == local(both, "site.country=DEU") == local(both, "site.country=DEU") == 0
+    assert "keep" not in capfd.readouterr().err, "a run whose command named none takes the new one, as in the report"
+    words = "example: 2 finished runs keep the grid recorded with them, DEU; {} counts for what is still to be trained\n"
+    for setting, grid in {"country=FRA": "FRA", "country=USA": "USA", "intensity_kg_per_kwh=0.1": "own figure (0.1 kg CO2e/kWh)"}.items():
+        assert local(both, f"site.{setting}", "--dry-run") == 0
+        assert f"note: {words.format(grid)}" in capfd.readouterr().err
+    assert local(both, "--dry-run") == 0
+    assert "keep the grid" not in capfd.readouterr().err
+
+
 def test_a_country_without_a_figure_is_refused_before_anything_runs(local, capsys) -> None:
     assert local("site.country=XXX") == 2
     assert capsys.readouterr().err.startswith("error: command line: site.country: codecarbon knows no 'XXX'")

@@ -27,6 +27,7 @@ from vitssl.costs import intensity
 from vitssl.costs.workload import CpuMeter
 from vitssl.files import write_json
 
+GRID_FIELDS = ("country", "intensity_kg_per_kwh", "intensity_csv")  # the fields of a site that name its grid
 FLUSH_S = 10.0  # seconds between measurements: a killed job loses at most this much of its record
 
 
@@ -56,7 +57,16 @@ def intensity_kg_per_kwh(site: Site) -> float:
 
 def names_grid(site: Site) -> bool:
     """Whether ``site`` says where its energy comes from, instead of leaving that to the default."""
-    return site.country != Site.country or site.intensity_kg_per_kwh is not None or site.intensity_csv is not None
+    return any(getattr(site, name) != getattr(Site, name) for name in GRID_FIELDS)
+
+
+def is_restated(trained_at: Site, site: Site) -> bool:
+    """Whether a report takes the grid that a sweep's last command names, at ``site``, for a run that was trained before.
+
+    It does for a run of the same site whose own command named no grid, but not by the hour, since the file of an intensity by the hour need
+    not cover the time when the run trained.
+    """
+    return trained_at.name == site.name and not names_grid(trained_at) and names_grid(site) and site.intensity_csv is None
 
 
 def grid_name(site: Site) -> str:

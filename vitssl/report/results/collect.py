@@ -17,7 +17,7 @@ from urllib.parse import quote
 from vitssl import run_folder, run_state, sweep_folder
 from vitssl.config import ConfigError, Run, Site, dotted, fill, load
 from vitssl.config.evals import pending
-from vitssl.costs.emissions import grid_name, intensity_kg_per_kwh, names_grid
+from vitssl.costs.emissions import grid_name, intensity_kg_per_kwh, is_restated
 from vitssl.files import read_events, read_json
 from vitssl.records import COST, EVALUATED, MEASURED, check_as
 from vitssl.report.results import analyses, saved_files
@@ -214,7 +214,7 @@ def collect(folder: str | Path) -> Sweep:
                 runs[path] = _read(path, site)
             stages.append((stage["stage"], runs[path]))
         cells.append(Cell(cell["arm"], cell["axes"], stages))
-    _convert([run for run in runs.values() if run.emissions and run.site.name == site.name], site)
+    _convert([run for run in runs.values() if run.emissions and is_restated(run.site, site)], site)
     arms = [Arm(**{f.name: arm[f.name] for f in fields(Arm)}) for arm in facts["arms"]]
     sweep = Sweep(folder, facts, arms, cells, runs)
     if sweep.currency is None:
@@ -224,15 +224,9 @@ def collect(folder: str | Path) -> Sweep:
 
 
 def _convert(runs: list[RunFolder], site: Site) -> None:
-    """Recompute the emissions of runs whose own command named no grid, for the grid that the sweep's last command named for this site.
-
-    An intensity by the hour changes nothing, since its file need not cover the time when these runs trained.
-    """
-    assumed = [run for run in runs if not names_grid(run.site)]
-    if not assumed or not names_grid(site) or site.intensity_csv is not None:
-        return
-    kg_per_kwh = intensity_kg_per_kwh(site)
-    for run in assumed:
+    """Recompute the emissions of ``runs`` for the grid that the sweep's last command named for their site."""
+    kg_per_kwh = intensity_kg_per_kwh(site) if runs else 0.0
+    for run in runs:
         run.site = replace(run.site, country=site.country, intensity_kg_per_kwh=site.intensity_kg_per_kwh)
         named_grid = {"intensity_kg_per_kwh": kg_per_kwh, "country": grid_name(site)}
         run.emissions = [record | named_grid | {"co2e_kg": record["energy_kwh"] * kg_per_kwh} for record in run.emissions]
