@@ -37,6 +37,8 @@ from vitssl.costs.emissions import GRID_FIELDS
 from vitssl.terminal import console as screen
 from vitssl.words import counted, note
 
+RUNS = Path("runs")  # the folder for all sweeps' runs, unless --runs names another
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Submit what the command line asks for.
@@ -73,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--smoke", action="store_true", help="train every arm for five steps on tiny data")
     add("--all", action="store_true", help="include optional arms and axis values")
     add("--all-jobs", action="store_true", help="list every run separately; in a dry run with its fields and sbatch script")
-    add("--runs", type=Path, default=Path("runs"), help="folder for all sweeps' runs (default: runs)")
+    add("--runs", type=Path, default=RUNS, help="folder for all sweeps' runs (default: runs)")
     add("--reuse", action="store_true", help="use runs that other sweeps in that folder have trained, instead of training them again")
     add("--use-current-source", action="store_true", help="continue started runs with the current source instead of their snapshot")
     return parser
@@ -91,6 +93,8 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
         raise ConfigError(f"{str(runs)!r} has a line break or another control character; choose another folder", "--runs", CLI)
     if runs.exists() and not runs.is_dir():
         raise ConfigError("this is a file; name a folder", f"--runs {options.runs}", CLI)
+    if options.runs != RUNS and not runs.exists():
+        note(f"{options.runs} (--runs) does not exist yet, so there are no earlier runs to keep or continue")
     if options.smoke:
         spec = smoke.narrow(spec)
         console.print(smoke.summary_text(spec), soft_wrap=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jobs import submit
 from jobs.display import show
 from jobs.plan import overrides, pace, predict, shards
 from jobs.plan.architecture import architecture
@@ -14,7 +15,7 @@ from jobs.plan.graph import Graph
 from jobs.plan.launch import Launch
 from jobs.plan.sweep import read
 from jobs.source import digest, source_files
-from tests.jobs.conftest import write_finished
+from tests.jobs.conftest import EXAMPLE, write_finished
 from tests.report.conftest import record
 from vitssl.config import Objectives, Run, Site, Subset
 from vitssl.config.objectives.mae import MaeConfig
@@ -233,3 +234,18 @@ def test_a_step_of_several_gpus_or_passes_is_launched_kernel_by_kernel():
         run.loop.compile, run.loop.micro_batch_size = compiled, micro_batch_size
         least[processes, micro_batch_size, compiled] = predict._least_step_s(run, processes)
     assert list(least.values()) == [predict.RECORDED_S, predict.COMPILED_S, predict.LAUNCHED_S, predict.LAUNCHED_S]
+
+
+def test_a_dry_run_makes_no_folder_of_runs(place: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(predict, "_count", lambda runs, *_: [COST | {"params_train": 1}] * len(runs))
+    Path("sweep.yaml").write_text(EXAMPLE)
+    words = ["sweep.yaml", "--executor", "local", "--dry-run", "arms=[scratch]"]
+    assert submit.main([*words, "--runs", "rnus"]) == 0
+    assert "note: rnus (--runs) does not exist yet, so there are no earlier runs" in capsys.readouterr().err
+    assert submit.main(words) == 0
+    assert "does not exist yet" not in capsys.readouterr().err, "the default is no mistake"
+    assert not Path("rnus").exists() and not Path("runs").exists()
+    predict._COUNTED.clear()
+    Path("rnus").mkdir()
+    assert submit.main([*words, "--runs", "rnus"]) == 0
+    assert list(Path("rnus/.cost").glob("*.json")) and not capsys.readouterr().err.count("(--runs)")
