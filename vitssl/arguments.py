@@ -16,7 +16,7 @@ from vitssl.config import ConfigError, unknown_error
 from vitssl.config.base import closest, did_you_mean
 from vitssl.config.suggestions import suggest_fields
 from vitssl.files import full_disk_error
-from vitssl.words import one_line
+from vitssl.words import one_line, print_line
 
 TEMPORARY, NAMED = re.compile(rf"(^|/)\.([^/]+?)\.{os.getpid()}\.tmp$"), r"\1\2"  # a file while this process writes it, and its final name
 
@@ -107,7 +107,7 @@ def guarded(call: Callable[[], int | None], advice: str = "") -> int:
         sys.stdout.flush()  # here, where BrokenPipeError is expected
         return code
     except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print_line(f"error: {error}")
         return 2
     except BrokenPipeError:  # the reader of our output, such as `head`, has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -115,7 +115,7 @@ def guarded(call: Callable[[], int | None], advice: str = "") -> int:
     except (OSError, RuntimeError) as error:
         if (reason := _of_a_file(error)) is None:
             raise
-        print(one_line(f"error: {reason}{advice}"), file=sys.stderr)
+        print_line(one_line(f"error: {reason}{advice}"))
         return 2
     except KeyboardInterrupt as error:  # whose text, if there is one, says what is left of the command's work
         print(f"interrupted: {error}" if str(error) else "interrupted", file=sys.stderr)

@@ -30,7 +30,7 @@ from vitssl.training.attempt import Diverged
 from vitssl.training.log import Log, Meter, device_name, machine
 from vitssl.training.stopping import STOPPED, StopRequest
 from vitssl.training.train_state import TrainState, forward_backward, save, set_numerics, start
-from vitssl.words import counted, duration, listed
+from vitssl.words import counted, duration, listed, print_line
 
 UNSAVED_S = 60.0  # most training that a kill during an evaluation may lose
 
@@ -293,26 +293,26 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     folder = Path(arguments[0])
     if not (folder / RUN).exists():
-        print(f"error: {folder} is not a run folder; to train a sweep: python jobs/submit.py SWEEP", file=sys.stderr)
+        print_line(f"error: {folder} is not a run folder; to train a sweep: python jobs/submit.py SWEEP")
         return 2
     try:
         with attempt.silence_removal_errors(folder), attempt.ErrorFile(folder):
             code = train_or_evaluate(folder)
     except ConfigError as error:  # something that the user can fix; error.json has the details
-        print(f"error: {error}", file=sys.stderr)
+        print_line(f"error: {error}")
         return 2
     except Diverged as error:
-        print(f"error: {folder}: {error}", file=sys.stderr)
+        print_line(f"error: {folder}: {error}")
         return 1
     except FileNotFoundError:
         if folder.is_dir():
             raise
-        print(f"error: {folder} was removed during training", file=sys.stderr)
+        print_line(f"error: {folder} was removed during training")
         return 1
     except (OSError, RuntimeError) as error:
         if (full := full_disk_error(error)) is None:
             raise
-        print(f"error: {folder}: {attempt.full_disk(full)}", file=sys.stderr)
+        print_line(f"error: {folder}: {attempt.full_disk(full)}")
         return 1
     dist.stop()
     return code

@@ -86,4 +86,9 @@ def as_cell(text: str) -> str:
 
 def note(text: str) -> None:
     """Print a note on stderr, about something other than what the user asked for."""
-    print(f"note: {printable(text)}", file=sys.stderr)
+    print_line(f"note: {printable(text)}")
+
+
+def print_line(line: str) -> None:
+    """Print a line on stderr in one piece: `print` writes its end apart, after which another process may have written."""
+    sys.stderr.write(f"{line}\n")

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import threading
 import time
 from pathlib import Path
@@ -339,6 +340,13 @@ def test_a_folder_that_is_removed_is_said_to_be_and_nothing_else(folder, monkeyp
     assert train.main([str(run)]) == 1
     assert f"error: {run} was removed during training" in capsys.readouterr().err
     assert [failure.exc_type for failure in failures] == [KeyError]
+
+
+def test_an_error_is_written_in_one_piece_among_the_lines_of_other_runs(tmp_path, monkeypatch):
+    pieces: list[str] = []
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=pieces.append))
+    assert train.main([str(tmp_path)]) == 2
+    assert pieces == [f"error: {tmp_path} is not a run folder; to train a sweep: python jobs/submit.py SWEEP\n"]
 
 
 def test_done_is_not_done_again(folder):
