@@ -16,7 +16,7 @@ from vitssl.report.findings.advice import recommendation
 from vitssl.report.findings.sentences import findings, headlines, sentences
 from vitssl.report.pages import html, latex, spreadsheet
 from vitssl.report.pages.sections import Report
-from vitssl.report.results import costs
+from vitssl.report.results import costs, energy
 from vitssl.report.results.collect import collect
 from vitssl.report.results.grid import lay_out
 from vitssl.report.tables import main_table, spending
@@ -117,6 +117,23 @@ def test_the_page_on_costs_names_all_that_speaks_against_a_comparison():
     assert f"differ by more than a factor of {costs.MAX_HOURS_RATIO};" in text
     assert f"a CPU worked on the training for less than {100 * costs.MIN_CPU_SHARE:.0f} % of its time;" in text
     assert f"other work left it less than {100 * costs.MIN_CORES_LEFT:.0f} % of the cores" in text
+    assert f"shares of their nodes that differ by more than a factor of {costs.UNEQUAL}." in text
+
+
+def test_runs_on_cpus_that_were_charged_unequal_shares_of_a_node_are_not_compared(sweep, emissions_record):
+    """One arm ran beside another, one alone; on GPUs such shares are of the smaller part of the energy."""
+
+    def made(**fields):
+        shares = {"scratch": 0.5, "ssat": 1.0}
+        make = {(arm, 0): {"records": [emissions_record(node_share=share, **fields)]} for arm, share in shares.items()}
+        return lay_out(collect(sweep({"scratch": 80.0, "ssat": 90.0}, {"seed": [0]}, columns=None, make=make)))
+
+    alone, on_gpus = made(gpus=0), made()
+    assert costs.doubt(alone, None) == "runs on CPUs were charged from 50% to 100% of their node's energy"
+    assert "not comparable between arms: runs on CPUs were charged" in spending.cost(alone).caption
+    assert costs.doubt(on_gpus, None) == ""
+    for grid in (alone, on_gpus):
+        assert "; CPU and memory energy are each job's share of its node's (50 % and 100 %)." in energy.tracked(grid.sweep)
 
 
 def test_a_gpu_may_wait_for_nothing_of_a_cpu(grid):

@@ -79,7 +79,18 @@ def doubt(grid: Grid, column: Any) -> str:
         free_shares = [cores for runs in models if (cores := cores_left(runs)) is not None]
         if free_shares and min(free_shares) < MIN_CORES_LEFT:
             return f"other programs took {1 - min(free_shares):.0%} of the cores meant for training {grid.label(row)}"
-    return ""
+    return _unequal_shares(run for row in grid.rows for cell in row.finished(column) for _, run in cell.stages)
+
+
+def _unequal_shares(runs: Iterable[RunFolder]) -> str:
+    """Return why the energy of runs on CPUs does not compare them: they were charged unequal shares of their nodes; otherwise empty.
+
+    On GPUs these shares are of the smaller part of the energy.
+    """
+    shares = {record["node_share"] for run in runs for record in run.emissions if not record["gpus"]}
+    if not shares or max(shares) <= UNEQUAL * min(shares):
+        return ""
+    return f"runs on CPUs were charged from {min(shares):.0%} to {max(shares):.0%} of their node's energy"
 
 
 def any_doubt(grid: Grid) -> str:

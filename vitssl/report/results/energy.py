@@ -31,8 +31,9 @@ def tracked(sweep: Sweep) -> str:
     parts = ["GPU power was measured with NVML"] if any(record["gpus"] for record in records) else []
     parts += [f"CPU power was {listed(CPU_POWER[record['cpu_power_source']] for record in records)}"]
     parts += [f"memory power was modelled from its size{ram}"]
-    shares = listed(f"{100 * share:.0f} %" for share in sorted({record["node_share"] for record in records if record["node_share"] < 1}))
-    shared = f"; CPU and memory energy are each job's share of its node's ({shares})" if shares else ""
+    shares = sorted({record["node_share"] for record in records})
+    texts = listed(f"{100 * share:.0f} %" for share in shares)
+    shared = f"; CPU and memory energy are each job's share of its node's ({texts})" if shares[0] < 1 else ""
     return f"Energy was tracked with codecarbon {listed(record['codecarbon'] for record in records)}: {listed(parts)}{shared}."
 
 
