@@ -361,7 +361,7 @@ def test_a_damaged_record_is_said_and_the_others_are_shown(local, capsys, file, 
     assert said.err.startswith("note: ") and said.err.count("\n") == 1 and f"{file}: damaged, not JSON" in said.err
     assert "2 of 3 runs are done; 1 unreadable." in said.out
     page = Path("runs/example/report/report.html").read_text()
-    assert f"{file}: damaged, not JSON" in page and "Its results and costs are not in this report" in page
+    assert f"{file}: damaged, not JSON" in page and "Its results are not in this report" in page
 
 
 def test_a_full_disk_is_one_line(local, capsys, monkeypatch) -> None:

@@ -104,7 +104,7 @@ def test_an_import_says_what_it_is(run_folder) -> None:
     assert "the cost of the weights that it started from is not known here" in text
 
 
-@pytest.mark.parametrize("damage", [lambda stage: (stage / "cost.json").write_text("{"), shutil.rmtree], ids=["damaged", "gone"])
+@pytest.mark.parametrize("damage", [lambda stage: (stage / "emissions-0-n1.json").write_text("{"), shutil.rmtree], ids=["damaged", "gone"])
 def test_a_card_says_that_nothing_is_known_of_an_earlier_stage_that_cannot_be_read(sweep, damage) -> None:
     folder = sweep({"sslft": 90.0}, {"seed": [0]}, columns=None, baseline=None)
     damage(folder / "sslft-pretrain-0")

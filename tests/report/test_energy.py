@@ -79,10 +79,22 @@ def test_trained_runs_without_a_record_of_energy_are_named_beside_the_sums(sweep
     assert "Not counted" not in statement(grid.sweep) + " ".join(sentences(findings(grid)))
     for record in (folder / "scratch-train-0").glob("emissions-*.json"):
         record.unlink()
-    (folder / "ssat-train-1" / "cost.json").write_text("{")
+    (folder / "ssat-train-1" / "emissions-0-n1.json").write_text("{")
     grid, said = lay_out(collect(folder)), " Not counted: 2 further runs whose energy record is missing or unreadable."
     assert "2 training runs of " in statement(grid.sweep) and said in statement(grid.sweep)
     assert any(sentence.endswith(said) for sentence in sentences(findings(grid)))
+
+
+@pytest.mark.parametrize("file", ["run.yaml", "done.json", "cost.json", "job.json", "metrics.jsonl"])
+def test_the_energy_of_a_run_with_another_damaged_record_is_counted(sweep, file):
+    folder = sweep({"scratch": 80.0, "ssat": 81.0}, {"seed": [0, 1]}, columns=None)
+    sound = statement(collect(folder))
+    (folder / "ssat-train-1" / file).write_text("[]\n")
+    grid = lay_out(collect(folder))
+    assert grid.sweep.runs[folder / "ssat-train-1"].state == "unreadable" and statement(grid.sweep) == sound
+    (total,) = findings(grid)["In all"]
+    assert "took 4.00 GPU-hours, 1.00 kWh and" in total and "not done" not in total and "Not counted" not in total
+    assert report.write(folder).exists()
 
 
 def test_a_model_whose_record_is_lost_is_no_cheaper_one(sweep):

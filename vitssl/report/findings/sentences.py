@@ -12,10 +12,11 @@ from vitssl.costs.emissions import names_grid
 from vitssl.report.findings import collapse, convergence
 from vitssl.report.findings.advice import next_steps, recommendation
 from vitssl.report.results import best, costs, energy, external_sources, schedule
-from vitssl.report.results.collect import Sweep, add
-from vitssl.report.results.energy import intensities, unrecorded
+from vitssl.report.results.collect import Sweep
+from vitssl.report.results.energy import MAY_BE_DONE, intensities, unrecorded
 from vitssl.report.results.grid import SEED, Grid, keep_result
 from vitssl.report.results.stats import plus_minus
+from vitssl.report.results.sums import add
 from vitssl.report.table import number, signed
 from vitssl.report.units import quantity
 from vitssl.run_folder import lost_kwh
@@ -162,7 +163,7 @@ def _total(sweep: Sweep) -> str:
     spent = add(run.spent for run in sweep.runs.values())
     if not spent["device_hours"]:
         return ""
-    wasted = add(run.spent for run in sweep.runs.values() if run.state != "done")["energy_kwh"]
+    wasted = add(run.spent for run in sweep.runs.values() if run.state not in MAY_BE_DONE)["energy_kwh"]
     lost = sum(lost_kwh(run.events, run.emissions) for run in sweep.runs.values() if run.state == "done")
     parts = {"in runs that are not done": wasted, "in work lost when jobs were killed": lost}
     wasted_parts = [f"{quantity(kwh, 'kWh')} {where}" for where, kwh in parts.items() if kwh > 0.001 * spent["energy_kwh"]]

@@ -8,12 +8,13 @@ from pathlib import Path
 
 from vitssl.config import Site, Views, active, scaled_lr
 from vitssl.config.metrics import METRICS, measured_by, metric_of, metric_parts
-from vitssl.report.results.collect import Cell, RunFolder, Sweep, add, collect, read_folder
+from vitssl.report.results.collect import Cell, RunFolder, Sweep, collect, read_folder
 from vitssl.report.results.energy import tracked
 from vitssl.report.results.external_sources import origins
 from vitssl.report.results.grid import SEED
 from vitssl.report.results.rows import without
 from vitssl.report.results.stats import plus_minus
+from vitssl.report.results.sums import add
 from vitssl.report.tables.evaluations import informative_metrics
 from vitssl.report.units import quantity
 from vitssl.run_folder import BEST, LAST

@@ -7,11 +7,11 @@ that is half finished, or has not begun.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from vitssl import run_folder, run_state, sweep_folder
@@ -21,24 +21,13 @@ from vitssl.costs.emissions import grid_name, intensity_kg_per_kwh, is_restated
 from vitssl.files import read_events, read_json
 from vitssl.records import COST, EVALUATED, MEASURED, check_as
 from vitssl.report.results import analyses, saved_files
+from vitssl.report.results.sums import spent
 from vitssl.run_folder import DONE, ERROR, ERRORS, EVALS, EVENTS, JOB, RUN
 from vitssl.run_state import State
 from vitssl.words import printable
 
 Reading = tuple[str, str]  # the name of an evaluator, and the key of its metric
-SUMMED = (  # the costs that are summed over attempts, nodes and stages
-    "device_hours",
-    "gpu_hours",
-    "gpu_busy_hours",
-    "cpu_hours",
-    "gpu_kwh",
-    "cpu_kwh",
-    "ram_kwh",
-    "energy_kwh",
-    "co2e_kg",
-    "estimate_kg",
-    "money",
-)
+T = TypeVar("T")
 
 
 @dataclass
@@ -235,11 +224,27 @@ def _convert(runs: list[RunFolder], site: Site) -> None:
 
 
 def _read(path: Path, site: Site) -> RunFolder:
-    """Read a run folder; if it is damaged, return only which record is, so that the other runs can still be reported."""
+    """Read a run folder; if it is damaged, return only which record is and the energy, so that the other runs can still be reported."""
     try:
         return read_folder(path, site)
     except ConfigError as error:
-        return RunFolder(path, "unreadable", str(error), spent=add([]), site=site)
+        job: dict[str, Any] = _if_readable(read_json, path / JOB, {})
+        emissions: list[dict[str, Any]] = _if_readable(run_folder.emissions_of, path, [])
+        site = _site(job, site)
+        return RunFolder(path, "unreadable", str(error), emissions=emissions, spent=spent(emissions, site), site=site)
+
+
+def _if_readable(read: Callable[[Path], T], path: Path, otherwise: T) -> T:
+    """Return what ``read`` finds at ``path``; if that is damaged, ``otherwise``."""
+    try:
+        return read(path)
+    except ConfigError:
+        return otherwise
+
+
+def _site(job: dict[str, Any], site: Site) -> Site:
+    """Return the site that a run's job names, or else the sweep's."""
+    return fill(Site, job["site"]) if job.get("site") else site
 
 
 def read_folder(path: Path, site: Site) -> RunFolder:
@@ -253,7 +258,7 @@ def read_folder(path: Path, site: Site) -> RunFolder:
         ConfigError: a record is damaged, or missing although the run has begun or is done.
     """
     job, failure = read_json(path / JOB), read_json(path / ERROR)
-    site = fill(Site, job["site"]) if job.get("site") else site
+    site = _site(job, site)
     events, emissions = read_events(path / EVENTS), run_folder.emissions_of(path)
     configured = load(path) if (path / RUN).is_file() else None
     evals = read_json(path / EVALS)
@@ -276,29 +281,3 @@ def read_folder(path: Path, site: Site) -> RunFolder:
     saved_files.check(path)
     run.analyses, run.damaged = analyses.find(path)
     return run
-
-
-def spent(emissions: Iterable[dict[str, Any]], site: Site) -> dict[str, float]:
-    """Return what a run cost: the costs of SUMMED over the records of its attempts and nodes.
-
-    ``device_hours`` counts a node without GPUs as one device. ``estimate_kg`` is computed as in the SSAT paper's Table 3 (Lacoste et al.):
-    GPU-hours x board power x intensity. This estimate and ``money`` are about GPUs, so they are 0 without one.
-    """
-    sums = add([])
-    for record in emissions:
-        hours = record["duration_s"] / 3600
-        sums["device_hours"] += hours * max(1, record["gpus"])
-        sums["gpu_hours"] += hours * record["gpus"]
-        sums["gpu_busy_hours"] += record["gpu_busy_s"] / 3600
-        sums["cpu_hours"] += record["cpu_time_s"] / 3600
-        for name in ("gpu_kwh", "cpu_kwh", "ram_kwh", "energy_kwh", "co2e_kg"):
-            sums[name] += record[name]
-    sums["estimate_kg"] = site.estimate_kg(sums["gpu_hours"])
-    sums["money"] = sums["gpu_hours"] * site.price_per_gpu_hour
-    return sums
-
-
-def add(parts: Iterable[dict[str, float]]) -> dict[str, float]:
-    """Return the sum of every cost of SUMMED; zeros if ``parts`` is empty."""
-    parts = list(parts)
-    return {name: sum((part[name] for part in parts), 0.0) for name in SUMMED}

@@ -13,12 +13,14 @@ from vitssl.config import ConfigError
 from vitssl.costs import intensity
 from vitssl.costs.emissions import names_grid
 from vitssl.report.results import external_sources
-from vitssl.report.results.collect import RunFolder, Sweep, add
+from vitssl.report.results.collect import RunFolder, Sweep
+from vitssl.report.results.sums import add
 from vitssl.report.units import quantity
 from vitssl.sweep_folder import GRID
 from vitssl.words import counted, duration, listed
 
 CPU_POWER = {"rapl": "measured by RAPL", "tdp": "modelled from its TDP and load (no meter)"}
+MAY_BE_DONE = ("done", "unreadable")  # the states of runs that are not known to be unfinished
 
 
 def tracked(sweep: Sweep) -> str:
@@ -84,7 +86,7 @@ def statement(sweep: Sweep) -> str:
         return ""
     spent = add(run.spent for run in runs)
     used = f"used {quantity(spent['energy_kwh'], 'kWh')} of electricity and caused {quantity(spent['co2e_kg'], 'kg')} of CO2e"
-    unfinished = sum(run.state != "done" for run in runs)
+    unfinished = sum(run.state not in MAY_BE_DONE for run in runs)
     trainings = counted(len(runs), "training run") + (f", {unfinished} of them not finished," if unfinished else "")
     hours = quantity(spent["device_hours"], "hours", sweep.hours_name)
     devices = listed(event["device"] for run in runs for event in run.events_of("start"))
@@ -107,7 +109,7 @@ def _by_default(runs: list[RunFolder]) -> str:
 
 def unrecorded(sweep: Sweep) -> str:
     """Return a sentence that the sums lack the energy of trained runs whose records are missing or unreadable; empty if there are none."""
-    missing = sum(run.state == "unreadable" or (run.state == "done" and not run.recorded) for run in sweep.runs.values())
+    missing = sum(run.state in MAY_BE_DONE and not run.recorded for run in sweep.runs.values())
     if not missing:
         return ""
     return f" Not counted: {counted(missing, 'further run')} whose energy record is missing or unreadable."

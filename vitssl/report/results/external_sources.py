@@ -8,7 +8,8 @@ from typing import Any
 
 from vitssl.config import ConfigError, checkpoints
 from vitssl.files import read_json
-from vitssl.report.results.collect import RunFolder, Sweep, add
+from vitssl.report.results.collect import RunFolder, Sweep
+from vitssl.report.results.sums import add
 from vitssl.report.units import quantity
 from vitssl.run_folder import JOB
 from vitssl.words import counted, listed

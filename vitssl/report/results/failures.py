@@ -47,7 +47,7 @@ def _failure(sweep: Sweep, run: RunFolder) -> Failure:
 
 
 def _damaged(run: RunFolder) -> str:
-    return f"{run.error}. Its results and costs are not in this report"
+    return f"{run.error}. Its results are not in this report"
 
 
 def _undrawn(run: RunFolder) -> list[str]:

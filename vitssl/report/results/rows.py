@@ -21,7 +21,8 @@ from statistics import mean
 from typing import Any
 
 from vitssl.config.metrics import METRICS
-from vitssl.report.results.collect import SUMMED, Arm, Cell, Reading, add
+from vitssl.report.results.collect import Arm, Cell, Reading
+from vitssl.report.results.sums import SUMMED, add
 
 
 @dataclass
