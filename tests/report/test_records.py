@@ -83,7 +83,8 @@ def test_a_cut_off_run_yaml_and_a_lost_cost_json_are_damages_too(folder, capsys)
     assert cli.main(["report", str(folder)]) == 0
     shown = capsys.readouterr()
     assert "ssat-train-0/run.yaml: line 3: not YAML" in shown.err
-    assert "scratch-train-0/cost.json: unexpected content (params_train: it is missing)" in shown.err
+    said = "it is missing although the run is done; restore it from a backup, or delete done.json beside it and repeat the command"
+    assert f"scratch-train-0/cost.json: {said}" in shown.err
     assert "2 unreadable" in shown.out
 
 

@@ -234,6 +234,21 @@ def _read(path: Path, site: Site) -> RunFolder:
         return RunFolder(path, "unreadable", str(error), emissions=emissions, spent=spent(emissions, site), site=site)
 
 
+def _check(run: RunFolder) -> None:
+    """Refuse a run of which a record that tables and plots need is missing or incomplete, although the run has begun or is done."""
+    imported = "imported" in run.job
+    if run.done and not (run.path / run_folder.COST).exists():
+        anew = "" if imported else f", or delete {DONE} beside it and repeat the command, which makes both anew from the trained weights"
+        raise ConfigError(f"it is missing although the run is done; restore it from a backup{anew}", place=str(run.path / run_folder.COST))
+    if run.done:  # the speed of an imported network is not measured
+        check_as(MEASURED if imported else COST, run.cost, run.path / run_folder.COST)
+    if run.done and not imported and not run.events and (run.path / EVENTS).exists():
+        raise ConfigError("it has no complete line although the run is done; restore it from a backup", place=str(run.path / EVENTS))
+    if not run.run and (run.done or run.cost or run.events or run.emissions):
+        state = "is done" if run.done else "has begun"
+        raise ConfigError(f"it is missing although the run {state}; restore it from a backup", place=str(run.path / RUN))
+
+
 def _if_readable(read: Callable[[Path], T], path: Path, otherwise: T) -> T:
     """Return what ``read`` finds at ``path``; if that is damaged, ``otherwise``."""
     try:
@@ -271,13 +286,7 @@ def read_folder(path: Path, site: Site) -> RunFolder:
         events=events, emissions=emissions, spent=spent(emissions, site), site=site,
         failures=[*read_events(path / ERRORS), *([failure] if failure else [])],
     )  # fmt: skip
-    if run.done:  # the speed of an imported network is not measured
-        check_as(MEASURED if "imported" in job else COST, run.cost, path / run_folder.COST)
-    if run.done and "imported" not in job and not run.events and (path / EVENTS).exists():
-        raise ConfigError("it has no complete line although the run is done; restore it from a backup", place=str(path / EVENTS))
-    if not run.run and (run.done or run.cost or run.events or run.emissions):  # tables and plots of such a run need its fields
-        state = "is done" if run.done else "has begun"
-        raise ConfigError(f"it is missing although the run {state}; restore it from a backup", place=str(path / RUN))
+    _check(run)
     saved_files.check(path)
     run.analyses, run.damaged = analyses.find(path)
     return run
