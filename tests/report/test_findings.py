@@ -150,6 +150,21 @@ def test_equal_epochs_are_computed_from_the_runs(sweep):
     assert images_seen(lay_out(collect(three(sweep)))) == "Equal epochs: every arm sees 200,064 images in training."
 
 
+def test_what_arms_without_a_finished_run_see_is_called_planned(few):
+    """What a diverged or stopped run had seen is less."""
+    folder = few()
+    for run in folder.glob("ssat-*"):
+        change(run, epochs=4, max_steps=None, warmup_epochs=0)
+        rewrite(run, {"data": {"labelled_batch_fraction": 0.25}})
+        (run / "done.json").unlink()
+    grid = lay_out(collect(folder))
+    for said in (images_seen(grid), images_learned(grid), labels_shown(grid)):
+        assert "SSAT" in said and said.endswith(" (planned for SSAT, not finished).")
+    for done in folder.glob("*/done.json"):
+        done.unlink()
+    assert images_seen(lay_out(collect(folder))).endswith(" (planned; none has finished).")
+
+
 def test_what_the_command_line_makes_unequal_is_not_called_equal(sweep):
     """loop.epochs=4 for every stage: 4 epochs against 4 + 4."""
     folder = three(sweep)

@@ -10,13 +10,14 @@ and the report shows ``20 + 10`` epochs and 30,000 images seen.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from vitssl.config import labelled_rows, total_steps
 from vitssl.report.results.collect import Cell, RunFolder
 from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row
-from vitssl.words import counted, listed
+from vitssl.words import counted, few, listed
 
 Plan = tuple[tuple[float, float], ...]  # for each stage its epochs, and the images seen in all of them
 MOST_GROUPS = 4  # the most groups of arms that a sentence tells apart
@@ -56,19 +57,27 @@ def images_seen(grid: Grid) -> str:
 
 
 def _images_seen(grid: Grid, column: Any) -> str:
-    totals: list[float] = []
+    plans = {row: stages for row in grid.rows if (stages := plan(row, column))}
+    totals = [sum(seen for _, seen in stages) for stages in plans.values()]
     groups: dict[str, list[str]] = {}
-    for row in grid.rows:
-        if stages := plan(row, column):
-            totals.append(sum(seen for _, seen in stages))
-            groups.setdefault(f"{totals[-1]:,.0f} (epochs: {epochs(stages)})", []).append(grid.label(row))
+    for (row, stages), total in zip(plans.items(), totals, strict=True):
+        groups.setdefault(f"{total:,.0f} (epochs: {epochs(stages)})", []).append(grid.label(row))
     if len(totals) < 2:
         return ""
+    planned_for = _planned_for(grid, column, plans)
     if max(totals) <= EQUAL * min(totals):
-        return f"Equal epochs: every arm sees {max(totals):,.0f} images in training."
+        return f"Equal epochs: every arm sees {max(totals):,.0f} images in training{planned_for}."
     if len(groups) > MOST_GROUPS:
-        return "Arms differ in how many images they see in training."
-    return f"Images seen in training differ: {'; '.join(f'{text} for {listed(labels)}' for text, labels in groups.items())}."
+        return f"Arms differ in how many images they see in training{planned_for}."
+    return f"Images seen in training differ: {'; '.join(f'{text} for {listed(labels)}' for text, labels in groups.items())}{planned_for}."
+
+
+def _planned_for(grid: Grid, column: Any, rows: Collection[Row]) -> str:
+    """Return the words, in parentheses, for which of the rows this is only planned: those without a finished model; empty without any."""
+    names = [grid.label(row) for row in rows if not row.finished(column)]
+    if not names:
+        return ""
+    return f" (planned for {few(names)}, not finished)" if len(names) < len(rows) else " (planned; none has finished)"
 
 
 def images_learned(grid: Grid) -> str:
@@ -77,16 +86,16 @@ def images_learned(grid: Grid) -> str:
 
 
 def _images_learned(grid: Grid, column: Any) -> str:
+    rows = {row: counts for row in grid.rows if (counts := _learned(row, column))}
     groups: dict[tuple[int, int], list[str]] = {}
-    for row in grid.rows:
-        if counts := _learned(row, column):
-            groups.setdefault(counts, []).append(grid.label(row))
+    for row, counts in rows.items():
+        groups.setdefault(counts, []).append(grid.label(row))
     if not any(unlabelled for _, unlabelled in groups) or len(groups) > MOST_GROUPS:
         return ""
     texts = [
         f"{counted(n, 'labelled image')}{f' and {m:,} without a label' * (m > 0)} for {listed(arms)}" for (n, m), arms in groups.items()
     ]
-    return f"Learned from: {'; '.join(texts)}."
+    return f"Learned from: {'; '.join(texts)}{_planned_for(grid, column, rows)}."
 
 
 def _learned(row: Row, column: Any) -> tuple[int, int] | None:
@@ -124,7 +133,8 @@ def _labels_shown(grid: Grid, column: Any) -> str:
         groups.setdefault(counted(round(views), "time") if views >= 1 else f"{views:.1g} times", []).append(grid.label(row))
     if not times or len(groups) > MOST_GROUPS or max(times.values()) <= EQUAL * min(times.values()):
         return ""
-    return f"To learn to classify, each labelled image is shown {', '.join(f'{text} to {listed(arms)}' for text, arms in groups.items())}."
+    shown = ", ".join(f"{text} to {listed(arms)}" for text, arms in groups.items())
+    return f"To learn to classify, each labelled image is shown {shown}{_planned_for(grid, column, times)}."
 
 
 def label_views(row: Row, column: Any) -> float | None:
