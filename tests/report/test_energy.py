@@ -15,7 +15,7 @@ from vitssl.costs import intensity
 from vitssl.files import read_json
 from vitssl.report.figures import pareto
 from vitssl.report.findings.sentences import findings, sentences
-from vitssl.report.pages import html, markdown, sections, spreadsheet
+from vitssl.report.pages import html, latex, markdown, sections, spreadsheet
 from vitssl.report.pages.sections import Report
 from vitssl.report.results import energy
 from vitssl.report.results.collect import collect
@@ -112,6 +112,10 @@ def test_a_model_whose_record_is_lost_is_no_cheaper_one(sweep):
         for record in (folder / name).glob("emissions-*.json"):
             record.unlink()
     assert shown() == complete, "the mean of the others, which cost the same"
+    grid = lay_out(collect(folder))
+    said = "Energy records are missing, so measured costs are means over fewer seeds for scratch (2 of 3) and sslft (2 of 3)."
+    assert all(said in table.caption for table in (spending.cost(grid), spending.by_stage(grid), main_table.table(grid, ["kwh"])))
+    assert said not in main_table.table(grid, ["accuracy"]).caption and "over fewer seeds" in latex.for_paper(grid, ["kwh"])[1]
     for name in ("sslft-pretrain-0", "sslft-pretrain-2"):
         for record in (folder / name).glob("emissions-*.json"):
             record.unlink()

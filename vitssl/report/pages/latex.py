@@ -94,6 +94,7 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
         f"bold: {main_table.BOLD}" if made.best else "",
         "italics: printed in the paper" if printed else "",
         "costs of training one model" if main_table.TRAINING_COSTS & set(names) else "",
+        costs.fewer_seeds(grid).strip(" .") if main_table.MEASURED_COSTS & set(names) else "",
         "measured hours and energy are not comparable between arms" if doubted & set(names) else "",
     ]
     at_part = f" at {grid.part}" if grid.part else ""

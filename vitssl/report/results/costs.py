@@ -14,6 +14,7 @@ from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import Row, costs_of
 from vitssl.report.results.schedule import training_macs
 from vitssl.report.results.stats import std
+from vitssl.words import few
 
 MAX_HOURS_RATIO = 1.3  # if the hours of equal runs differ by a larger factor, they say more about the machine than about the method
 UNEQUAL = 1.1  # times the lowest multiply-adds: costs above this are not equal
@@ -102,6 +103,13 @@ def not_compared(grid: Grid, why: bool = False) -> str:
     """Return a sentence that hours and energy are not comparable between arms, with the reason if ``why``; empty if they are."""
     reason = any_doubt(grid)
     return f" Measured hours and energy are not comparable between arms{f': {reason}' if why else ''}." if reason else ""
+
+
+def fewer_seeds(grid: Grid) -> str:
+    """Return a sentence on the models whose measured costs are means of fewer seeds than have finished; empty if there are none."""
+    counts = {grid.model_name(row, column): (len(costs_of(done)), len(done)) for row, column, done in grid.models()}
+    partly = [f"{model} ({known} of {finished})" for model, (known, finished) in counts.items() if 0 < known < finished]
+    return f" Energy records are missing, so measured costs are means over fewer seeds for {few(partly)}." if partly else ""
 
 
 def worked(runs: Iterable[RunFolder]) -> float | None:

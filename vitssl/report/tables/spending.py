@@ -56,7 +56,7 @@ def _cost_caption(grid: Grid) -> str:
     sweep = grid.sweep
     sentences = [
         "Cost of one model: sum over its stages, including all attempts; mean ± standard deviation over seeds. Training counts the "
-        f"multiply-adds of all steps, forward and backward.{costs.not_compared(grid, why=True)}"
+        f"multiply-adds of all steps, forward and backward.{costs.fewer_seeds(grid)}{costs.not_compared(grid, why=True)}"
     ]
     if select := sweep.facts["select"]:
         sentences.append(f"This is the chosen setting; the search over {listed(select)} took all runs below.")
@@ -75,7 +75,7 @@ def by_stage(grid: Grid) -> Table:
     caption = (
         "Cost of one model, mean over its finished seeds; a chain's stages one by one, then together. Multiply-adds are those of one "
         "image's forward passes in training; an objective that shares another's pass counts only what it adds. Work that "
-        "two passes share, such as patch embedding, counts in both, but only once in the network's total."
+        f"two passes share, such as patch embedding, counts in both, but only once in the network's total.{costs.fewer_seeds(grid)}"
     )
     return fit(Table("Cost in detail", header, rows, caption, left=frozenset(range(4))).trimmed())
 
