@@ -7,11 +7,13 @@ import json
 import pytest
 
 from tests.report.test_evaluations import predictions
+from vitssl import report
 from vitssl.config.objectives.classify import HeadConfig
 from vitssl.report.findings.convergence import sentence
 from vitssl.report.findings.sentences import findings, sentences
 from vitssl.report.results.collect import collect
 from vitssl.report.results.grid import lay_out
+from vitssl.report.tables import details
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
@@ -76,6 +78,23 @@ def test_labels_that_were_not_learned_are_told_from_chance(ending):
         cell.last.run.objectives.classify.extra_heads = []
         cell.last.run.backbone.frozen = True
     assert sentence(grid) == "", "a probe learns what its features have"
+
+
+def test_nothing_is_found_from_a_log_whose_end_is_lost(sweep):
+    """As half of a training, its losses and its accuracies say that more would help."""
+    folder = sweep({"scratch": 80.0, "ssat": 80.0}, {"seed": [0]}, columns=None)
+    sound = lay_out(collect(folder))
+    assert sentence(sound) == "" and details.warnings(sound) == {}
+    log = folder / "ssat-train-0" / "metrics.jsonl"
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    kept = [line | {"terms": {"classify": 2.0}} if line["event"] == "train" else line for line in lines if line["step"] <= 300]
+    log.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    grid = lay_out(collect(folder))
+    assert sentence(grid) == ""
+    (warning,) = details.warnings(grid)
+    assert warning.endswith(": ssat-train-0 (its log ends at step 300 of 1,000)")
+    assert "ssat-train-0 (its log ends at step 300 of 1,000)" in (report.write(folder).parent / "report.md").read_text()
+    assert [row[2].text for row in details.runs(grid.sweep).rows] == ["done", "done (its log ends at step 300 of 1,000)"]
 
 
 def test_of_an_earlier_epoch_that_held_out_images_chose_longer_training_is_no_advice(sweep):

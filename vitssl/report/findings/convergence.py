@@ -72,7 +72,7 @@ def _unlearned(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
     """
     if _chose_earlier(grid, done):
         return ""
-    runs = [cell.last for cell in done if cell.last.job.get("data", {}).get("classes")]
+    runs = [cell.last for cell in done if cell.last.job.get("data", {}).get("classes") and not cell.last.cut_log]
     logged = [[event["terms"][CLASSIFY] for event in run.events_of("train") if CLASSIFY in event["terms"]] for run in runs]
     ends = [losses[-1] for losses in logged if losses]
     classify = runs[0].config.objectives.classify if ends else None
@@ -85,6 +85,7 @@ def _unlearned(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
 
 def _rise(grid: Grid, row: Row, column: Any, done: list[Cell]) -> str:
     """Return by how many points the metric still rose, and over which last share of training; empty if it did not rise significantly."""
+    done = [cell for cell in done if not cell.last.cut_log]
     ends = [end for cell in done if (end := _end(grid, cell))]
     if not ends or _chose_earlier(grid, done) or grid.measured.unit != "%":
         return ""

@@ -109,6 +109,14 @@ class RunFolder:
         starts = self.events_of("start")
         return f"step {self.events[-1]['step']} of {starts[-1]['steps']}" if starts else ""
 
+    @property
+    def cut_log(self) -> str:
+        """Where its log ends if the rest is lost, in words; empty if it goes up to the last step, as that of a trained run does."""
+        if not self.done or not self.events:
+            return ""
+        last, end = max(event["step"] for event in self.events), self.done["step"]
+        return f"its log ends at step {last:,} of {end:,}" if last < end else ""
+
 
 @dataclass
 class Cell:

@@ -38,11 +38,18 @@ def data(grid: Grid) -> Table | None:
 def warnings(grid: Grid) -> dict[str, str]:
     """Return the warnings that a report begins with, each with the section that tells more.
 
-    They say that figures may mislead because many test images of a set look like training images, or that runs were trained by different
-    code.
+    They say that figures may mislead because many test images of a set look like training images, that runs were trained by different
+    code, or that the ends of logs are lost.
     """
     duplicates = [text for text, share in _near_duplicates(grid).items() if share >= MANY]
-    return dict.fromkeys(duplicates, "Data") | dict.fromkeys(_other_code(grid.sweep), "Provenance")
+    texts_by_section = {"Data": duplicates, "Provenance": _other_code(grid.sweep), "Runs": _cut_logs(grid.sweep)}
+    return {text: section for section, texts in texts_by_section.items() for text in texts}
+
+
+def _cut_logs(sweep: Sweep) -> list[str]:
+    """Return a warning if the logs of trained runs end early."""
+    texts = [f"{run.path.name} ({run.cut_log})" for run in sweep.runs.values() if run.cut_log]
+    return [f"the end of a log is lost, so that curves end early and nothing is found from it: {few(texts)}"] if texts else []
 
 
 def _other_code(sweep: Sweep) -> list[str]:
@@ -128,6 +135,7 @@ def _run(sweep: Sweep, run: RunFolder) -> list[Entry]:
     spent = [figure(run.spent[name] or None) for name in ("device_hours", sweep.busy_key, "energy_kwh", "co2e_kg")]
     site = Entry(energy.site_of(run) if run.emissions else DASH, NOTE)
     detail = f" at {run.progress}" if run.state != "done" and run.progress else ""
+    detail = f" ({run.cut_log})" if run.cut_log else detail
     detail = f": {run.error}" if run.state in ("failed", "unreadable") else detail
     killed = " (killed)" if run.is_killed else ""
     state = Entry(run.state + killed + detail, BAD if killed or run.state in ("failed", "unreadable") else MEASURED)
