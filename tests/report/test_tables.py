@@ -557,10 +557,13 @@ def test_a_report_warns_of_runs_that_different_code_trained(sweep):
     grid = lay_out(collect(folder))
     assert details.warnings(grid) == {said: "Provenance"}
     entries = provenance(grid)
-    assert entries["commit"] == "old with uncommitted changes; new" and "ba9876543210; " in entries["source snapshot"]
+    assert entries["commit"] == "old with uncommitted changes; new"
+    moved = "; ".join(str(folder / "source" / name) for name in ("ba9876543210", "0123456789ab"))
+    assert entries["source snapshot"] == moved, "not where they were recorded"
     assert entries["last submitted"].endswith(" (commit 0123456789abcdef)")
     shutil.rmtree(folder / "source" / "ba9876543210")
     gone = "not all of these runs were trained by the same commit, and a snapshot of the code is gone, so it cannot be compared"
     assert details.warnings(lay_out(collect(folder))) == {gone: "Provenance"}
+    assert provenance(lay_out(collect(folder)))["source snapshot"].startswith("/elsewhere/source/ba9876543210; ")
     (first.parent / "done.json").unlink()
     assert not details.warnings(lay_out(collect(folder)))

@@ -12,7 +12,7 @@ from vitssl.report.results.energy import CPU_POWER, intensities
 from vitssl.report.results.external_sources import origins
 from vitssl.report.results.grid import SEED, Grid
 from vitssl.report.table import DASH, Entry, Table
-from vitssl.version import sources_of
+from vitssl.version import snapshot_of, sources_of
 from vitssl.words import listed
 
 # fields that differ by seed, place or machine, never by arm
@@ -147,7 +147,10 @@ def provenance(grid: Grid) -> dict[str, str]:
     records = [record for run in runs for record in run.emissions]
     costs = [run.cost for run in runs if run.cost]
     versions = [" · ".join(f"{k} {v}" for k, v in e["versions"].items()) for e in starts]
-    sources = [source for run in runs if run.attempts for source in sources_of(run.job)]
+    begun_with = [(run, source) for run in runs if run.attempts for source in sources_of(run.job)]
+    sources = [source for _, source in begun_with]
+    # where it now is: the sweep's folder may have been moved
+    snapshots = [str(found.resolve()) if (found := snapshot_of(run.path, source)) else source["source"] for run, source in begun_with]
     commits = dict.fromkeys(_commit(source) for source in sources if "commit" in source)
     submitted = _commit(facts)
     entries = {
@@ -156,7 +159,7 @@ def provenance(grid: Grid) -> dict[str, str]:
         "commit": commits or [submitted],
         "trained": [_span(records)],
         "last submitted": [f"{facts['created']}{'' if submitted in (commits or [submitted]) else f' (commit {submitted})'}"],
-        "source snapshot": [source["source"] for source in sources],
+        "source snapshot": snapshots,
         "hardware": [f"{e['device']}, {_processes(e['world_size'])}" for e in starts],
         "inference speed": [f"on {c['inference_device']}, batch {c['inference_batch_size']}, {c['precision']}" for c in costs],
         "hosts": [e["host"] for e in starts],
