@@ -94,6 +94,7 @@ def test_the_energy_of_a_run_with_another_damaged_record_is_counted(sweep, file)
     assert grid.sweep.runs[folder / "ssat-train-1"].state == "unreadable" and statement(grid.sweep) == sound
     (total,) = findings(grid)["In all"]
     assert "took 4.00 GPU-hours, 1.00 kWh and" in total and "not done" not in total and "Not counted" not in total
+    assert next(row["attempts"] for row in rows(details.runs(grid.sweep)) if row["run"] == "ssat-train-1") == DASH, "not known"
     assert report.write(folder).exists()
 
 

@@ -100,8 +100,8 @@ class RunFolder:
 
     @property
     def attempts(self) -> int:
-        """The number of attempts that began to train, or that recorded energy."""
-        return run_folder.num_attempts(self.events, self.emissions)
+        """The number of attempts that began to train, or that recorded energy; 0 if a record is damaged, as the status says."""
+        return 0 if self.state == "unreadable" else run_folder.num_attempts(self.events, self.emissions)
 
     @property
     def progress(self) -> str:
