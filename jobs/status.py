@@ -222,7 +222,7 @@ def _to_continue(sweep: Path, todo: list[Status]) -> str:
     return f"{retry}, {repeat_command(sweep)}"
 
 
-def _time_left_text(todo: list[Status], sum_s: float, longest_s: float, here: bool, advice: str = "") -> str:
+def _time_left_text(todo: list[Status], sum_s: float, longest_s: float, here: bool, advice: str) -> str:
     runs, running = counted(len(todo), "run"), sum(s.state == "running" for s in todo)
     if here or running == len(todo):
         return f"{about(max(longest_s, sum_s / max(1, running)))} left for the sweep: {runs} remaining"

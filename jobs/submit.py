@@ -93,8 +93,8 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
         raise ConfigError(f"{str(runs)!r} has a line break or another control character; choose another folder", "--runs", CLI)
     if runs.exists() and not runs.is_dir():
         raise ConfigError("this is a file; name a folder", f"--runs {options.runs}", CLI)
-    if options.runs != RUNS and not runs.exists():
-        note(f"{options.runs} (--runs) does not exist yet, so there are no earlier runs to keep or continue")
+    if options.runs != RUNS and not any(runs.glob("[!.]*")):
+        note(f"{options.runs} (--runs) holds nothing yet, so there are no earlier runs to keep or continue")
     if options.smoke:
         spec = smoke.narrow(spec)
         console.print(smoke.summary_text(spec), soft_wrap=True)

@@ -177,7 +177,7 @@ def test_of_all_that_a_sweeps_folder_holds_the_runs_that_classify_are_evaluated(
     shown = capsys.readouterr().err
     assert f"note: 1 run without a classifier is left out, such as {pretrained}\n" in shown
     moved = (
-        f"error: gone, the shards that {trained} was trained on, do not exist; if they were moved, set data.shards in {trained}/run.yaml to"
+        f"error: gone, the shards of {trained}, do not exist; if they are elsewhere now, set data.shards in {trained}/run.yaml; or build"
     )
     assert moved in shown
     assert cli.main(["cost", "--json", "--classes", "2", str(trained.parent / "sweep.json"), str(trained)]) == 0

@@ -15,7 +15,7 @@ from torch import Tensor
 from vitssl import config, dist, evaluators, model
 from vitssl.backbones.base import Features
 from vitssl.checkpoints import pretrained
-from vitssl.checkpoints.run_checkpoint import checkpoint_path, fitted, load_model, read_run
+from vitssl.checkpoints.run_checkpoint import existing_checkpoint, fitted, load_model, read_run
 from vitssl.config import ConfigError
 from vitssl.config.evals import EvalConfig
 from vitssl.data import UNLABELLED
@@ -50,7 +50,7 @@ class Trained:
     def __init__(self, folder: Path, checkpoint: str = LAST, device: str = "auto", weights: str = "model"):
         self.folder, self.run, self._done = folder, config.load(folder), read_json(folder / DONE)
         self.checkpoint, self.weights = checkpoint, weights
-        saved = read_run(checkpoint_path(folder, checkpoint))
+        saved = read_run(existing_checkpoint(folder, checkpoint))
         self.step: int | None = saved["progress"]["step"] if "progress" in saved else None
         data = saved["data"]
         self.classes: list[str] = data["classes"]
@@ -206,7 +206,7 @@ class Trained:
         return evaluators.Subject(self.model, self.run, self.classes, self.view, self.data, lambda: self._averaged, self._best)
 
     def _best(self) -> dict[str, Tensor]:
-        path = checkpoint_path(self.folder, BEST)
+        path = existing_checkpoint(self.folder, BEST)
         return fitted(self.model, read_run(path)["model"], path)
 
     def data(self) -> tuple[Index, SplitPositions]:
@@ -219,8 +219,8 @@ class Trained:
             missing = "was imported without training images, which are needed here"
             raise ConfigError(f"{self.folder} {missing}; import it again with --shards SHARDS, into another folder")
         if not Path(self.run.data.shards).is_dir():
-            moved = f"if they were moved, set data.shards in {self.folder / RUN} to where they are now"
-            raise ConfigError(f"{self.run.data.shards}, the shards that {self.folder} was trained on, do not exist; {moved}")
+            moved = f"if they are elsewhere now, set data.shards in {self.folder / RUN}; or build them again there"
+            raise ConfigError(f"{self.run.data.shards}, the shards of {self.folder}, do not exist; {moved}")
         index = load_index(self.run.data.shards)
         if index.classes != self.classes:
             classes = f"its classes are {few(index.classes)}, and {self.folder} was trained on {few(self.classes)}"

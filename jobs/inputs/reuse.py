@@ -15,14 +15,14 @@ from jobs.plan.graph import Job, label_learner, only_evaluated
 from jobs.slurm import cluster
 from vitssl.config import SCHEMA, ConfigError, assign, checkpoints, load, save
 from vitssl.files import read_json, try_lock, write_json
-from vitssl.run_folder import CANCELLED, DONE, ERROR, EVALS, EVENTS, JOB, LAST, RUN, SLURM_JOB
+from vitssl.run_folder import CANCELLED, DIVERGED, DONE, ERROR, EVALS, EVENTS, JOB, LAST, RUN, SLURM_JOB
 from vitssl.sweep_folder import LOCAL, SWEEP
 from vitssl.version import snapshot_of
 from vitssl.words import counted, listed
 
 STAGING = ".reuse"  # a folder in the sweep's folder, there while runs are copied
 # not copied: records of the other sweep's attempts, and the files that `_copy` writes itself
-ATTEMPT_FILES = {SLURM_JOB, LOCAL, ERROR, CANCELLED, "log", "previous.pt", "damaged.pt", "diverged.pt"}
+ATTEMPT_FILES = {SLURM_JOB, LOCAL, ERROR, CANCELLED, "log", "previous.pt", "damaged.pt", DIVERGED}
 WRITTEN_ANEW = {RUN, JOB}
 
 

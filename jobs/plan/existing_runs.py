@@ -147,7 +147,9 @@ def _trained_at(job: Job) -> Site | None:
 
 
 def _grid(site: Site) -> str:
-    """Return the grid of a site in words: its country or its own figure."""
+    """Return the grid of a site in words: its country, its own figure, or its file of figures."""
+    if site.intensity_csv is not None:
+        return f"that of {site.intensity_csv}"
     figure = f" ({site.intensity_kg_per_kwh:g} kg CO2e/kWh)" if site.intensity_kg_per_kwh is not None else ""
     return f"{grid_name(site)}{figure}"
 

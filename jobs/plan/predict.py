@@ -182,28 +182,20 @@ def _throughput(pace: Pace | None, gpu: bool, site: Site, macs: float, batch: fl
 def costs_of(runs: list[Run], launch: Launch) -> list[dict[str, Any]]:
     """Return the costs of each Run, as `vitssl.costs.cost.measure` counts them.
 
-    They are cached for the present source, in the runs folder if it exists. All new ones are counted in one process, which takes seconds to
-    start.
+    They are cached for the present source. All new ones are counted in one process, which takes seconds to start.
     """
     classes = [len(index.classes) for run in runs if (index := expected_index(run.data)) is not None]
     files = _cost_files(runs, classes, launch)
-    uncounted = {file: (run, count) for file, run, count in zip(files, runs, classes, strict=True) if not _cost(file)}
+    uncounted = {file: (run, count) for file, run, count in zip(files, runs, classes, strict=True) if not file.exists()}
+    new_costs: dict[Path, dict[str, Any]] = {}
     if uncounted:
         counted_now = _count([run for run, _ in uncounted.values()], [count for _, count in uncounted.values()], launch)
-        _COUNTED.update(zip(uncounted, counted_now, strict=True))
-    if launch.sweep.parent.is_dir():  # otherwise a dry run with a mistyped --runs would make that folder
-        for file in uncounted:
-            file.parent.mkdir(exist_ok=True)
-            write_json(file, _COUNTED[file])
-    return [_cost(file) for file in files]
-
-
-_COUNTED: dict[Path, dict[str, Any]] = {}  # {file of the cache: costs} that this process has counted
-
-
-def _cost(file: Path) -> dict[str, Any]:
-    """Return the costs that a ``file`` of the cache holds, or would if the runs folder existed; empty if they were not counted yet."""
-    return _COUNTED.get(file) or read_json(file)
+        new_costs = dict(zip(uncounted, counted_now, strict=True))
+    if launch.sweep.parent.parent.is_dir():  # a dry run with a mistyped --runs makes no folders there
+        for file, cost in new_costs.items():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, cost)
+    return [new_costs.get(file) or read_json(file) for file in files]
 
 
 def parameters(runs: list[Run], launch: Launch) -> list[int]:
@@ -212,7 +204,7 @@ def parameters(runs: list[Run], launch: Launch) -> list[int]:
     Nothing is counted for this, as that takes seconds: a Run counts as unknown until its costs were counted with the present source.
     """
     classes = [0 if (index := expected_index(run.data)) is None else len(index.classes) for run in runs]
-    return [_cost(file).get("params_train", 0) for file in _cost_files(runs, classes, launch)]
+    return [read_json(file).get("params_train", 0) for file in _cost_files(runs, classes, launch)]
 
 
 def _cost_files(runs: list[Run], classes: list[int], launch: Launch) -> list[Path]:

@@ -181,8 +181,8 @@ def test_on_this_machine_the_times_of_the_runs_are_summed(sweep, monkeypatch, ca
     monkeypatch.setattr(sweep_folder, "launcher_pid", lambda _: 1)
     assert last_line(folder, capsys) == "about 26 min left for the sweep: 3 runs remaining"  # two starts too
     three = [status.Status(name, "train", state) for name, state in (("a", "running"), ("b", "running"), ("c", "not begun"))]
-    assert status._time_left_text(three, 3600.0, 1200.0, here=True) == "about 30 min left for the sweep: 3 runs remaining"
-    assert status._time_left_text(three, 3600.0, 3000.0, here=True).startswith("about 50 min left")
+    assert status._time_left_text(three, 3600.0, 1200.0, here=True, advice="") == "about 30 min left for the sweep: 3 runs remaining"
+    assert status._time_left_text(three, 3600.0, 3000.0, here=True, advice="").startswith("about 50 min left")
 
 
 def test_on_slurm_no_more_is_said_than_is_known(sweep, monkeypatch, capsys) -> None:

@@ -40,16 +40,17 @@ class Progress:
         return cls(**{name: value for name, value in saved.items() if name not in FORMER})
 
 
-def checkpoint_path(folder: Path, name: str) -> Path:
+def existing_checkpoint(folder: Path, name: str) -> Path:
     """Return the path of a checkpoint in a run folder.
 
     Raises:
         ConfigError: there is no checkpoint of that name; the error lists those that exist.
     """
-    if name == DIVERGED:
-        raise ConfigError(f"{folder / name} is the state in which training diverged, for torch.load to look into, and no checkpoint to use")
-    if (folder / name).exists():
-        return folder / name
+    path = folder / name
+    if path.exists() and name == DIVERGED:
+        raise ConfigError(f"{path} is the state in which training diverged, for torch.load to look into, and no checkpoint to use")
+    if path.exists():
+        return path
     existing = ", ".join(path.name for path in sorted(folder.glob("*.pt")) if path.name != DIVERGED) or "none"
     why = ""
     if name == BEST and is_trained(folder) and read_json(folder / DONE).get("selected"):

@@ -61,7 +61,11 @@ def resolve_best(arguments: argparse.Namespace) -> None:
 def add_runs(add: Callable[..., object]) -> None:
     """Add the arguments that `runs_and_classes` reads."""
     add("runs", nargs="+", type=Path, metavar="run", help="run folder or run.yaml")
-    add("--classes", type=numbers, help="number of classes per run, comma-separated (0: no labels); needed if the shards do not exist yet")
+    add(
+        "--classes",
+        type=numbers,
+        help="number of classes per run, comma-separated (0: no labels); needed if neither job.json nor the shards tell",
+    )
     add("--json", action="store_true", help="print one line of JSON per run")
 
 

@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 
 from vitssl.report.figures import confusion, curves, pareto
 from vitssl.report.figures.style import INK, PAPER, STYLE, Plot, is_wide, log_x, look, panels
-from vitssl.report.results.costs import not_compared
+from vitssl.report.results.costs import caveats
 from vitssl.report.results.energy import tracked
 from vitssl.report.results.grid import Grid
 from vitssl.report.results.rows import cost_per_model
@@ -128,7 +128,7 @@ def _energy(grid: Grid) -> Plot | None:
     components = [part for part in COMPONENTS if any(cost[part] for cost in costs.values())]
     handles = [Patch(facecolor=INK, alpha=COMPONENTS[part][1], label=COMPONENTS[part][0]) for part in components]
     figure.legend(handles=handles, loc="outside upper left", ncols=3, fontsize=8)
-    caption = f"Energy of one model by component; CPU and RAM are the job's share of its node.{not_compared(grid)} {tracked(grid.sweep)}"
+    caption = f"Energy of one model by component; CPU and RAM are the job's share of its node.{caveats(grid)} {tracked(grid.sweep)}"
     return caption, figure
 
 

@@ -65,11 +65,16 @@ def paper(grid: Grid, names: list[str] | None = None) -> str:
 
 def _beside_several_columns(grid: Grid, label: str) -> list[str]:
     """Return the tables for which a main table of several columns has no room: differences from the baseline, and costs of the arms."""
-    gaps, cost = differences.differences(grid), spending.cost(grid, measured=not costs.any_doubt(grid))
+    measured = not costs.any_doubt(grid)
+    gaps, cost = differences.differences(grid), spending.cost(grid, measured)
     caption = f"{main_table.title(grid)}{main_table.tested(grid)}{_weights(grid)}: difference from {grid.baselines()}{_intervals(grid)}."
     return [
         *([latex(gaps.without("interval"), caption, f"{label}-differences")] if gaps else []),
-        *([latex(cost, "Cost of training one model, all its stages.", f"{label}-cost")] if cost.rows else []),
+        *(
+            [latex(cost, f"Cost of training one model, all its stages.{costs.caveats(grid) if measured else ''}", f"{label}-cost")]
+            if cost.rows
+            else []
+        ),
     ]
 
 
@@ -94,7 +99,7 @@ def for_paper(grid: Grid, names: list[str] | None = None) -> tuple[Table, str]:
         f"bold: {main_table.BOLD}" if made.best else "",
         "italics: printed in the paper" if printed else "",
         "costs of training one model" if main_table.TRAINING_COSTS & set(names) else "",
-        costs.fewer_seeds(grid).strip(" .") if main_table.MEASURED_COSTS & set(names) else "",
+        costs.fewer_seeds(grid) if main_table.MEASURED_COSTS & set(names) else "",
         "measured hours and energy are not comparable between arms" if doubted & set(names) else "",
     ]
     at_part = f" at {grid.part}" if grid.part else ""

@@ -166,8 +166,10 @@ def _unranked(grid: Grid, column: Any) -> str:
         return ""
     if reason := grid.unranked_reason(column):
         return grid.prefixed_text(column, f"No best arm is named, since {reason}, and choosing on test images would bias the result.")
+    scored = [row for row in grid.rows if grid.scores(row, column)]
+    not_finite = [row for row in scored if not all(map(isfinite, grid.scores(row, column).values()))]
     reason = "the arms have fewer than two seeds in common"
-    if not_finite := [row for row in grid.rows if not all(map(isfinite, grid.scores(row, column).values()))]:
+    if len(scored) - len(not_finite) < 2:
         reason = f"the {grid.measured.name} of {few([grid.label(row) for row in not_finite])} is not finite at some seed"
     return grid.prefixed_text(column, f"No best arm is named, since {reason}.")
 

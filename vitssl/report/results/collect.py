@@ -99,9 +99,9 @@ class RunFolder:
         return self.state == "stopped" and not run_state.has_saved(self.events)
 
     @property
-    def attempts(self) -> int:
-        """The number of attempts that began to train, or that recorded energy; 0 if a record is damaged, as the status says."""
-        return 0 if self.state == "unreadable" else run_folder.num_attempts(self.events, self.emissions)
+    def attempts(self) -> int | None:
+        """The number of attempts that began to train, or that recorded energy; None if a record is damaged."""
+        return None if self.state == "unreadable" else run_folder.num_attempts(self.events, self.emissions)
 
     @property
     def progress(self) -> str:
@@ -232,7 +232,7 @@ def _convert(runs: list[RunFolder], site: Site) -> None:
 
 
 def _read(path: Path, site: Site) -> RunFolder:
-    """Read a run folder; if it is damaged, return only which record is and the energy, so that the other runs can still be reported."""
+    """Read a run folder; if a record is damaged, return which one and the run's energy, so that the other runs can still be reported."""
     try:
         return read_folder(path, site)
     except ConfigError as error:

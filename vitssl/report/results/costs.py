@@ -17,7 +17,7 @@ from vitssl.report.results.stats import std
 from vitssl.words import few
 
 MAX_HOURS_RATIO = 1.3  # if the hours of equal runs differ by a larger factor, they say more about the machine than about the method
-UNEQUAL = 1.1  # times the lowest multiply-adds: costs above this are not equal
+UNEQUAL = 1.1  # times the lowest: multiply-adds, or shares of a node, above this are not equal
 MIN_CPU_SHARE = 0.7  # the smallest share of its time that a CPU works on an undisturbed training
 MIN_CORES_LEFT = 0.8  # the smallest share of its cores that other work may leave to a training on CPUs
 MOST_NAMED = 4  # the most arms whose costs a sentence lists
@@ -91,12 +91,18 @@ def _unequal_shares(runs: Iterable[RunFolder]) -> str:
     shares = {record["node_share"] for run in runs for record in run.emissions if not record["gpus"]}
     if not shares or max(shares) <= UNEQUAL * min(shares):
         return ""
-    return f"runs on CPUs were charged from {min(shares):.0%} to {max(shares):.0%} of their node's energy"
+    return f"runs on CPUs had from {min(shares):.0%} to {max(shares):.0%} of their node, and were charged that part of its energy"
 
 
 def any_doubt(grid: Grid) -> str:
     """Return the first reason in any column not to compare hours and energy; empty if there is none."""
     return next(filter(None, (doubt(grid, column) for column in grid.columns)), "")
+
+
+def caveats(grid: Grid, why: bool = False) -> str:
+    """Return the sentences on what to know of measured costs: `fewer_seeds` and `not_compared`."""
+    lost = fewer_seeds(grid)
+    return (f" {lost[0].upper()}{lost[1:]}." if lost else "") + not_compared(grid, why)
 
 
 def not_compared(grid: Grid, why: bool = False) -> str:
@@ -106,10 +112,10 @@ def not_compared(grid: Grid, why: bool = False) -> str:
 
 
 def fewer_seeds(grid: Grid) -> str:
-    """Return a sentence on the models whose measured costs are means of fewer seeds than have finished; empty if there are none."""
+    """Return a clause on the models whose measured costs are means of fewer seeds than have finished; empty if there are none."""
     counts = {grid.model_name(row, column): (len(costs_of(done)), len(done)) for row, column, done in grid.models()}
     partly = [f"{model} ({known} of {finished})" for model, (known, finished) in counts.items() if 0 < known < finished]
-    return f" Energy records are missing, so measured costs are means over fewer seeds for {few(partly)}." if partly else ""
+    return f"energy records are missing, so measured costs are means over fewer seeds for {few(partly)}" if partly else ""
 
 
 def worked(runs: Iterable[RunFolder]) -> float | None:

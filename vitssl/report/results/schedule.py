@@ -16,7 +16,7 @@ from typing import Any
 from vitssl.config import labelled_rows, total_steps
 from vitssl.report.results.collect import Cell, RunFolder
 from vitssl.report.results.grid import Grid
-from vitssl.report.results.rows import Row
+from vitssl.report.results.rows import Row, finished
 from vitssl.words import counted, few, listed
 
 Plan = tuple[tuple[float, float], ...]  # for each stage its epochs, and the images seen in all of them
@@ -64,7 +64,7 @@ def _images_seen(grid: Grid, column: Any) -> str:
         groups.setdefault(f"{total:,.0f} (epochs: {epochs(stages)})", []).append(grid.label(row))
     if len(totals) < 2:
         return ""
-    planned_for = _planned_for(grid, column, plans)
+    planned_for = _planned_for(grid, plans)
     if max(totals) <= EQUAL * min(totals):
         return f"Equal epochs: every arm sees {max(totals):,.0f} images in training{planned_for}."
     if len(groups) > MOST_GROUPS:
@@ -72,9 +72,9 @@ def _images_seen(grid: Grid, column: Any) -> str:
     return f"Images seen in training differ: {'; '.join(f'{text} for {listed(labels)}' for text, labels in groups.items())}{planned_for}."
 
 
-def _planned_for(grid: Grid, column: Any, rows: Collection[Row]) -> str:
+def _planned_for(grid: Grid, rows: Collection[Row]) -> str:
     """Return the words, in parentheses, for which of the rows this is only planned: those without a finished model; empty without any."""
-    names = [grid.label(row) for row in rows if not row.finished(column)]
+    names = [grid.label(row) for row in rows if not any(finished(row.candidates(column)) for column in row.columns)]
     if not names:
         return ""
     return f" (planned for {few(names)}, not finished)" if len(names) < len(rows) else " (planned; none has finished)"
@@ -95,7 +95,7 @@ def _images_learned(grid: Grid, column: Any) -> str:
     texts = [
         f"{counted(n, 'labelled image')}{f' and {m:,} without a label' * (m > 0)} for {listed(arms)}" for (n, m), arms in groups.items()
     ]
-    return f"Learned from: {'; '.join(texts)}{_planned_for(grid, column, rows)}."
+    return f"Learned from: {'; '.join(texts)}{_planned_for(grid, rows)}."
 
 
 def _learned(row: Row, column: Any) -> tuple[int, int] | None:
@@ -134,7 +134,7 @@ def _labels_shown(grid: Grid, column: Any) -> str:
     if not times or len(groups) > MOST_GROUPS or max(times.values()) <= EQUAL * min(times.values()):
         return ""
     shown = ", ".join(f"{text} to {listed(arms)}" for text, arms in groups.items())
-    return f"To learn to classify, each labelled image is shown {shown}{_planned_for(grid, column, times)}."
+    return f"To learn to classify, each labelled image is shown {shown}{_planned_for(grid, times)}."
 
 
 def label_views(row: Row, column: Any) -> float | None:

@@ -29,8 +29,9 @@ def data(grid: Grid) -> Table | None:
         "Training images: what is left after data.images, data.val_fraction and, where a stage needs labels, data.labels. "
         "Pixels are height x width as stored, and the side of the square that the model sees. sha256: its first 12 digits."
     )
-    built = [f"{name} was built from `{source}`." for name, source in _sources(grid).items()]
-    caption = " ".join([caption, *built, *(f"{sentence}; `vitssl shards info` lists them." for sentence in _near_duplicates(grid))])
+    caption = " ".join(
+        [caption, *_sources(grid), *(f"{sentence}; `vitssl shards info` lists them." for sentence in _near_duplicates(grid))]
+    )
     table, (images, labels) = Table("Data", header, rows, caption, left=frozenset({0, 1, 2, len(header) - 1})), (4, 5)
     return table.trimmed().without(*(["labelled"] if all(row[images] == row[labels] for row in rows) else []))
 
@@ -49,7 +50,7 @@ def warnings(grid: Grid) -> dict[str, str]:
 def _cut_logs(sweep: Sweep) -> list[str]:
     """Return a warning if the logs of trained runs end early."""
     texts = [f"{run.path.name} ({run.cut_log})" for run in sweep.runs.values() if run.cut_log]
-    return [f"the end of a log is lost, so that curves end early and nothing is found from it: {few(texts)}"] if texts else []
+    return [f"the end of a log is lost, so nothing is found from it; restore metrics.jsonl from a backup: {few(texts)}"] if texts else []
 
 
 def _other_code(sweep: Sweep) -> list[str]:
@@ -84,10 +85,15 @@ def _near_duplicates(grid: Grid) -> dict[str, float]:
     return shares
 
 
-def _sources(grid: Grid) -> dict[str, str]:
-    """Return the source of each set of shards, as it was typed, where that is known."""
+def _sources(grid: Grid) -> list[str]:
+    """Return a sentence for each set of shards on the source that it was built from, where that is known."""
     sets = [run.job["data"] for by_column in stages(grid).values() for run in by_column.values() if "data" in run.job]
-    return {facts["name"]: facts["built_from"] for facts in sets if facts.get("built_from")}
+    sources = dict.fromkeys((facts["name"], facts["sha256"][:12], facts["built_from"]) for facts in sets if facts.get("built_from"))
+    names = [name for name, *_ in sources]
+    return [
+        f"{name}{f' ({sha256})' if names.count(name) > 1 else ''} was built from {source.replace('`', '')}."
+        for name, sha256, source in sources
+    ]
 
 
 def _used(labels: set[int]) -> str:
@@ -141,5 +147,5 @@ def _run(sweep: Sweep, run: RunFolder) -> list[Entry]:
     state = Entry(run.state + killed + detail, BAD if killed or run.state in ("failed", "unreadable") else MEASURED)
     name = Entry(run.path.name, link=sweep.link(run))
     score_entry = Entry(DASH if score is None else f"{score:.2f}")
-    attempts = Entry(DASH if run.state == "unreadable" else str(run.attempts))
+    attempts = Entry(DASH if run.attempts is None else str(run.attempts))
     return [name, Entry("; ".join(points), NOTE), state, attempts, score_entry, *spent, site]

@@ -234,7 +234,7 @@ def _caption(grid: Grid, names: set[str], any_best: bool) -> str:
         caption += f" Every arm trains for the same {EQUAL[equal['quantity']]} as {reference}."
     spent = " Costs are per model, over all its stages" if names & TRAINING_COSTS and grid.models() else ""
     spent += "; training counts the multiply-adds of all steps, forward and backward" if spent and "training_macs" in names else ""
-    doubt = costs.fewer_seeds(grid) + costs.not_compared(grid) if names & MEASURED_COSTS else ""
+    doubt = costs.caveats(grid) if names & MEASURED_COSTS else ""
     spent = f"{spent}.{external_sources.not_counted(grid.sweep)}{doubt}" if spent else ""
     return caption + _trained_by(grid) + source + (_against(grid) if "baseline" in names else "") + spent
 

@@ -8,7 +8,7 @@ from typing import Any
 from vitssl.report.results import costs, energy
 from vitssl.report.results.collect import Arm, Cell
 from vitssl.report.results.grid import Grid
-from vitssl.report.results.rows import Row, cost_per_model, costs_of, finished, mean_cost
+from vitssl.report.results.rows import Row, cost_of, cost_per_model, costs_of, finished, mean_cost
 from vitssl.report.results.stats import std
 from vitssl.report.table import DASH, PUBLISHED, Entry, Table, figure, number
 from vitssl.report.tables.entries import currency, model_entries, training
@@ -56,7 +56,7 @@ def _cost_caption(grid: Grid) -> str:
     sweep = grid.sweep
     sentences = [
         "Cost of one model: sum over its stages, including all attempts; mean ± standard deviation over seeds. Training counts the "
-        f"multiply-adds of all steps, forward and backward.{costs.fewer_seeds(grid)}{costs.not_compared(grid, why=True)}"
+        f"multiply-adds of all steps, forward and backward.{costs.caveats(grid, why=True)}"
     ]
     if select := sweep.facts["select"]:
         sentences.append(f"This is the chosen setting; the search over {listed(select)} took all runs below.")
@@ -75,7 +75,7 @@ def by_stage(grid: Grid) -> Table:
     caption = (
         "Cost of one model, mean over its finished seeds; a chain's stages one by one, then together. Multiply-adds are those of one "
         "image's forward passes in training; an objective that shares another's pass counts only what it adds. Work that "
-        f"two passes share, such as patch embedding, counts in both, but only once in the network's total.{costs.fewer_seeds(grid)}"
+        f"two passes share, such as patch embedding, counts in both, but only once in the network's total.{costs.caveats(grid)}"
     )
     return fit(Table("Cost in detail", header, rows, caption, left=frozenset(range(4))).trimmed())
 
@@ -85,8 +85,8 @@ def _stage_costs(done: list[Cell]) -> list[list[Entry]]:
     rows = []
     for i, (name, run) in enumerate(done[0].stages):
         passes = " + ".join(f"{quantity(macs / 1e9, 'GMACs')} ({kind})" for kind, macs in run.cost["macs_passes"].items())
-        of_seeds = [cell.stages[i][1] for cell in done]
-        rows.append([Entry(name), Entry(passes), *_parts(mean_cost([run.spent for run in of_seeds if run.recorded]))])
+        of_seeds = [cell.stages[i][1] for cell in done if cost_of(cell)]  # of the same seeds as the whole
+        rows.append([Entry(name), Entry(passes), *_parts(mean_cost([run.spent for run in of_seeds]))])
     if len(rows) > 1:
         rows.append([Entry("all"), Entry(), *_parts(cost_per_model(done))])
     return rows
