@@ -155,7 +155,7 @@ def test_building_lists_copies_and_changes_nothing_else(make_folder, tmp_path):
         "test/dog/copy.png ~ train/cat/002.png"
     ) in shards.info(tmp_path / "out").splitlines()
     assert sorted(json.loads((tmp_path / "out" / "index.json").read_text())) == [
-        "classes", "format", "index_sha256", "mean", "name", "samples_sha256", "sha256", "shards", "source", "std"
+        "built_from", "classes", "format", "index_sha256", "mean", "name", "samples_sha256", "sha256", "shards", "source", "std"
     ]  # fmt: skip
     (tmp_path / "out" / "found.json").unlink()
     (tmp_path / "out" / "listing.csv.gz").unlink()

@@ -278,7 +278,7 @@ WRONG = [
     ("vitssl evaluate runs/example/scratch --type knn --set k=0", "--set k: 0 is "),
     ("vitssl evaluate runs/example/scratch --weights best", "runs/example/scratch has no best.pt"),
     ("submit sweep.yaml metric=selected/balanced_acc", "(did you mean selected/balanced_accuracy?)"),
-    ("vitssl evaluate runs/example/scratch --type knn", "error: gone/index.json does not exist: write the shards with"),
+    ("vitssl evaluate runs/example/scratch --type knn", "error: gone, the shards of runs/example/scratch, do not exist; if they"),
     ("vitssl evaluate runs/example/scratch --set type=knn", "error: --set type: write --type in its place"),
     (
         "vitssl evaluate runs/example/pretrain",

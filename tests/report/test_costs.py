@@ -129,8 +129,8 @@ def test_runs_on_cpus_that_were_charged_unequal_shares_of_a_node_are_not_compare
         return lay_out(collect(sweep({"scratch": 80.0, "ssat": 90.0}, {"seed": [0]}, columns=None, make=make)))
 
     alone, on_gpus = made(gpus=0), made()
-    assert costs.doubt(alone, None) == "runs on CPUs were charged from 50% to 100% of their node's energy"
-    assert "not comparable between arms: runs on CPUs were charged" in spending.cost(alone).caption
+    assert costs.doubt(alone, None) == "runs on CPUs had from 50% to 100% of their node, and were charged that part of its energy"
+    assert "not comparable between arms: runs on CPUs had from" in spending.cost(alone).caption
     assert costs.doubt(on_gpus, None) == ""
     for grid in (alone, on_gpus):
         assert "; CPU and memory energy are each job's share of its node's (50 % and 100 %)." in energy.tracked(grid.sweep)
