@@ -99,9 +99,9 @@ class RunFolder:
         return self.state == "stopped" and not run_state.has_saved(self.events)
 
     @property
-    def attempts(self) -> int | None:
-        """The number of attempts that began to train, or that recorded energy; None if a record is damaged."""
-        return None if self.state == "unreadable" else run_folder.num_attempts(self.events, self.emissions)
+    def attempts(self) -> int:
+        """The number of attempts that began to train, or that recorded energy; 0, as in the status, if a record is damaged."""
+        return 0 if self.state == "unreadable" else run_folder.num_attempts(self.events, self.emissions)
 
     @property
     def progress(self) -> str:

@@ -147,5 +147,5 @@ def _run(sweep: Sweep, run: RunFolder) -> list[Entry]:
     state = Entry(run.state + killed + detail, BAD if killed or run.state in ("failed", "unreadable") else MEASURED)
     name = Entry(run.path.name, link=sweep.link(run))
     score_entry = Entry(DASH if score is None else f"{score:.2f}")
-    attempts = Entry(DASH if run.attempts is None else str(run.attempts))
+    attempts = Entry(DASH if run.state == "unreadable" else str(run.attempts))
     return [name, Entry("; ".join(points), NOTE), state, attempts, score_entry, *spent, site]
