@@ -47,9 +47,9 @@ def existing_checkpoint(folder: Path, name: str) -> Path:
         ConfigError: there is no checkpoint of that name; the error lists those that exist.
     """
     path = folder / name
-    if path.exists() and name == DIVERGED:
-        raise ConfigError(f"{path} is the state in which training diverged, for torch.load to look into, and no checkpoint to use")
     if path.exists():
+        if name == DIVERGED:
+            raise ConfigError(f"{path} is the state in which training diverged, for torch.load to look into, and no checkpoint to use")
         return path
     existing = ", ".join(path.name for path in sorted(folder.glob("*.pt")) if path.name != DIVERGED) or "none"
     why = ""

@@ -68,13 +68,10 @@ def _beside_several_columns(grid: Grid, label: str) -> list[str]:
     measured = not costs.any_doubt(grid)
     gaps, cost = differences.differences(grid), spending.cost(grid, measured)
     caption = f"{main_table.title(grid)}{main_table.tested(grid)}{_weights(grid)}: difference from {grid.baselines()}{_intervals(grid)}."
+    of_costs = f"Cost of training one model, all its stages.{costs.caveats(grid) if measured else ''}"
     return [
         *([latex(gaps.without("interval"), caption, f"{label}-differences")] if gaps else []),
-        *(
-            [latex(cost, f"Cost of training one model, all its stages.{costs.caveats(grid) if measured else ''}", f"{label}-cost")]
-            if cost.rows
-            else []
-        ),
+        *([latex(cost, of_costs, f"{label}-cost")] if cost.rows else []),
     ]
 
 

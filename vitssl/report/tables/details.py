@@ -90,10 +90,7 @@ def _sources(grid: Grid) -> list[str]:
     sets = [run.job["data"] for by_column in stages(grid).values() for run in by_column.values() if "data" in run.job]
     sources = dict.fromkeys((facts["name"], facts["sha256"][:12], facts["built_from"]) for facts in sets if facts.get("built_from"))
     names = [name for name, *_ in sources]
-    return [
-        f"{name}{f' ({sha256})' if names.count(name) > 1 else ''} was built from {source.replace('`', '')}."
-        for name, sha256, source in sources
-    ]
+    return [f"{name}{f' ({sha256})' if names.count(name) > 1 else ''} was built from {source}." for name, sha256, source in sources]
 
 
 def _used(labels: set[int]) -> str:
