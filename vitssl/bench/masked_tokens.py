@@ -44,7 +44,7 @@ def mt_inference(bench: Bench, count: int, paper_s: int) -> Comparison:
     figures = bench.compare_seconds(masked, plain, "", times)
     more_s = (figures.ours - figures.rival) / size * VALIDATION_IMAGES
     note = f"inference of ViT-S/16 with {count} masked tokens / without, 224 px, fp32, batch {size}"
-    return dataclasses.replace(figures, note=f"{note}; {more_s:+.1f} s for 50,000 images (paper: +{paper_s} s on an A100)")
+    return dataclasses.replace(figures, note=f"{note}; {more_s:+.1f} s for 50,000 images (paper: +{paper_s} s on A100s)")
 
 
 def sit_corruption(bench: Bench) -> Comparison:
