@@ -79,7 +79,7 @@ def token_contrast(tokens_BJD: Tensor, keys: Gathered, temperature: float) -> Te
 
     It is the mean over images and ordered pairs of an image's J tokens of -log(e^s / (e^s + sum of e^n)). Here s is the cosine similarity
     of the pair, and n that of the first token with each token of another image. The image's further tokens are not negatives. This is
-    Eq. 12 and 13 of Hu et al. 2022 with the misplaced logarithm corrected.
+    Eq. 12 and 13 of Hu et al. 2022 with the minus moved from the ratio to its logarithm, which the printed one lacks.
 
     Args:
         tokens_BJD: unit vectors.
