@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class DrlocConfig(ObjectiveConfig):
-    """Dense relative localisation (Liu et al. 2021); the defaults are the paper's text."""
+    """Dense relative localisation (Liu et al. 2021); the defaults are the paper's text for Swin, whose grid is not pooled."""
 
     smoke: ClassVar[dict[str, Any]] = {"pairs": 8, "hidden_dim": 32}
     pairs: int = 64  # pairs of tokens per image, whose offset is predicted
@@ -27,7 +27,8 @@ class DrlocConfig(ObjectiveConfig):
     target: Literal["normalized", "raw"] = "normalized"
     signed: bool = False  # predict signed offsets
     reduction: Literal["sum", "mean"] = "sum"  # of the l1 error over the two coordinates: sum as in Eq. 2, mean as in the code
-    pooling: Literal["none", "2x2", "3x3"] = "none"  # of the token grid first: none (paper), 2x2, or 3x3 with stride 2 and padding (code)
+    # of the token grid first: none (Swin), 2x2 (paper, for CvT and T2T), or 3x3 with stride 2 and padding (code, for both)
+    pooling: Literal["none", "2x2", "3x3"] = "none"
     features: Literal["raw", "normed"] = "raw"  # the last block's output before or after the final norm
     multi_scale: bool = False  # a head after the last block of every stage; the code reads them after patch merging
     num_classes: Optional[int] = None  # classes per axis, for ce and cbr; null: as many as the grid needs
