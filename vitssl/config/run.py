@@ -35,7 +35,7 @@ class Optim:
     weight_decay_end: Optional[float] = None  # weight_decay changes to this value along a cosine; null: it stays constant
     no_decay: list[str] = field(default_factory=list)  # name patterns of parameters to exempt from weight decay, besides vectors and biases
     decay: list[str] = field(default_factory=list)  # name patterns of vectors and biases to apply weight decay to
-    layer_decay: float = 1.0  # each layer's learning rate is this fraction of that of the layer above (MAE: 0.75); 1: all equal
+    layer_decay: float = 1.0  # each layer's learning rate is this fraction of that of the layer above (MAE's ViT-B: 0.65); 1: all equal
     clip: Literal["none", "global", "tensor"] = "none"  # clip gradients: global by their joint norm, tensor each by its own (DINO, GMML)
     clip_norm: float = 1.0  # largest gradient norm after clipping
 

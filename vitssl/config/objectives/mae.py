@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class MaeConfig(ReconstructionConfig):
-    """MAE as released; with ``hide: mask``, ``decoder: pixel_shuffle`` and ``loss: l1`` SimMIM; with ``fuse`` ConvMAE."""
+    """MAE by the defaults of its code; its released weights had normalised targets.
+
+    With ``hide: mask``, ``decoder: pixel_shuffle`` and ``loss: l1`` it is SimMIM, with ``fuse`` ConvMAE.
+    """
 
     fuse: bool = False  # add earlier stages' features to the last one's before the decoder (ConvMAE)
 
