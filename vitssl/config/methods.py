@@ -82,7 +82,7 @@ METHODS = (
         "mt_imagenet",
         arm="mt_dino",
     ),
-    Method("MAE", "reconstruct hidden patches from few visible ones", {"objectives.mae": {}}, "ssat_sota", arm="mae"),
+    Method("MAE", "reconstruct hidden patches from few visible ones", {"objectives.mae": {}}, "lut_imagenet", arm="mae"),
     Method(
         "SimMIM",
         "reconstruct hidden patches by one linear layer",
