@@ -23,7 +23,7 @@ from vitssl.config.sweep import Arm
 from vitssl.files import read_json, try_lock, write_json
 from vitssl.reader import read_whole
 from vitssl.run_folder import CANCELLED, DONE, ERROR, JOB, LAST, RUN
-from vitssl.sweep_folder import GRID, SUBMITTING, SWEEP
+from vitssl.sweep_folder import GRID, SUBMITTING, SWEEP, SWEEP_FILE
 from vitssl.version import ROOT, snapshot_of, sources_of
 
 TRAINING = "vitssl.train"  # the module that trains a run
@@ -57,6 +57,11 @@ def locked(sweep: Path) -> Iterator[None]:
 
 
 # --------------------------------------------------------------------------------------------------------- run folders
+
+
+def keep_sweep_file(spec: Spec, launch: Launch) -> None:
+    """Copy the sweep file into the sweep's folder, from where it can be submitted again wherever the folder lies."""
+    write_atomically(launch.sweep / SWEEP_FILE, read_whole(spec.file))
 
 
 def keep_grid(launch: Launch) -> None:

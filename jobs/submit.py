@@ -259,6 +259,7 @@ def refuse_two_at_once(linked: graph.Graph, launch: Launch) -> None:
 def _write(spec: sweep.Spec, linked: graph.Graph, launch: Launch) -> None:
     reuse.take(linked.jobs, launch.sweep)
     launch.source = snapshot(launch.sweep)
+    folders.keep_sweep_file(spec, launch)
     folders.keep_grid(launch)
     for job in linked.jobs:
         folders.restate(job)

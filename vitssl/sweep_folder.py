@@ -12,6 +12,7 @@ from vitssl.files import read_json
 from vitssl.run_folder import SLURM_JOB
 
 SWEEP = "sweep.json"  # what was asked for: cells, runs, site, commands
+SWEEP_FILE = "sweep.yaml"  # the sweep file, as the last submission read it
 GRID = "grid.csv"  # the grid's carbon intensity over time, if the sweep's site has such a file
 SUBMITTING = ".submitting"  # the lock of a sweep that is being submitted
 LOCAL = "local.json"  # the process that runs the sweep on one machine

@@ -556,6 +556,21 @@ def test_an_evaluator_added_to_a_finished_sweep_is_run_and_nothing_is_trained(tm
     assert "knn, k 3" in capfd.readouterr().out
 
 
+def test_a_copied_folder_goes_on_with_the_copy_of_its_sweep_file(local, capsys):
+    assert local("arms=[scratch]") == 0
+    Path("runs").rename("copied")
+    Path("sweep.yaml").unlink()
+    again = ["--runs", "copied", "--executor", "local", *over(ONE, ("arms=[scratch]",))]
+    assert submit.main(["copied/example/sweep.yaml", *again]) == 0
+    assert "already done" in capsys.readouterr().out
+    Path("another.yaml").write_text(EXAMPLE.replace("chain_short", "chain_shorter"))
+    assert submit.main(["another.yaml", *again]) == 2
+    assert "copied/example holds the runs of copied/example/sweep.yaml; give this one a name" in capsys.readouterr().err
+    Path("original.yaml").write_text(EXAMPLE)
+    assert submit.main(["original.yaml", *again]) == 0
+    assert submit.main(["copied/example/sweep.yaml", *again, "--dry-run"]) == 0
+
+
 def test_a_folder_that_cannot_be_is_said_in_one_line(local, place, capsys):
     (place / "taken").write_text("")
     assert local("--runs", "taken/runs") == 2
