@@ -322,6 +322,22 @@ def test_of_the_report_s_folder_only_figures_of_an_earlier_one_go(sweep):
     assert [file.exists() for file in files] == [True, False, False]
 
 
+@pytest.mark.usefixtures("without_plots")
+def test_a_report_may_lie_elsewhere(sweep, tmp_path, capsys):
+    folder = sweep({"scratch": 80.0}, {"seed": [0]}, columns=None)
+    shutil.rmtree(folder / "report", ignore_errors=True)
+    before, out = sorted(folder.rglob("*")), tmp_path / "reports" / "mine"
+    for _ in range(2):
+        assert cli.main(["report", str(folder), "--out", str(out)]) == 0
+    assert capsys.readouterr().out.endswith(f"report: {out / 'report.html'}\n") and sorted(folder.rglob("*")) == before
+    (target,) = set(re.findall(r'href="([^"]*scratch-[^"]*)"', (out / "report.html").read_text()))
+    assert (out / target).resolve().parent == folder.resolve()
+    (out / "report.html").unlink()
+    for words, reason in (([], "holds files and no report.html"), ([str(folder)], "one folder for the reports of 2 sweeps")):
+        assert cli.main(["report", str(folder), *words, "--out", str(out)]) == 2
+        assert f"error: --out: {reason if words else f'{out} {reason}'}" in capsys.readouterr().err
+
+
 def test_several_sweeps_are_reported_one_after_the_other_or_none_of_them(sweep, tmp_path, capsys):
     folder = sweep({"ssat": 80.0}, {"seed": [0]})
     other = Path(shutil.copytree(folder, tmp_path / "other"))

@@ -91,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     folders_help = "sweep folder, for example runs/quickstart, or its name in runs/"
     add("folders", nargs="+", type=sweep_folder.find_sweep, metavar="folder", help=folders_help)
     add("--columns", type=names, help="columns of the main table and table.tex, comma-separated, for example accuracy,gmacs,kwh")
+    add("--out", type=Path, metavar="FOLDER", help="folder for the report of one sweep, which may be read-only (default: its report/)")
     _analyze_parser(commands)
     add = command(
         commands, "prune", _prune, "delete what no run needs any more (checkpoints of epochs, optimizer states, old sources), after asking"
@@ -239,7 +240,9 @@ def _report(arguments: argparse.Namespace) -> None:
     from vitssl.report.tables import main_table
 
     main_table.check(arguments.columns or [])
-    for sweep in [report.read(folder) for folder in arguments.folders]:  # all are read before any report is written
+    if arguments.out is not None and len(arguments.folders) > 1:
+        raise ConfigError(f"one folder for the reports of {len(arguments.folders)} sweeps; name one sweep", "--out")
+    for sweep in [report.read(folder, arguments.out) for folder in arguments.folders]:  # all are read before any report is written
         page = report.write(sweep, arguments.columns)
         print(report.summary(sweep, columns=arguments.columns))
         print(f"report: {page}")

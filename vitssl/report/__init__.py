@@ -27,18 +27,26 @@ from vitssl.words import note
 
 __all__ = ["read", "summary", "write"]
 
+PAGE = "report.html"
 
-def read(sweep_folder: str | Path) -> Grid:
+
+def read(sweep_folder: str | Path, out: Path | None = None) -> Grid:
     """Read the results of a sweep folder, from which any number of reports and summaries can be made.
 
+    Args:
+        sweep_folder: the sweep's folder, which may be read-only if ``out`` is given.
+        out: the folder of its report, new or of an earlier report; None: ``report`` in the sweep's folder.
+
     Raises:
-        ConfigError: the folder holds no sweep.json, or it is damaged.
+        ConfigError: the folder holds no sweep.json, or it is damaged; or ``out`` holds files and no report.
     """
-    return lay_out(collect(sweep_folder))
+    if out is not None and out.is_dir() and any(out.iterdir()) and not (out / PAGE).exists():
+        raise ConfigError(f"{out} holds files and no {PAGE}; name a new folder, or that of a report", "--out")
+    return lay_out(collect(sweep_folder, out))
 
 
 def write(sweep: str | Path | Grid, columns: list[str] | None = None) -> Path:
-    """Write the report of a sweep to ``<sweep folder>/report/`` and return the path of its report.html.
+    """Write the report of a sweep to ``<sweep folder>/report/``, or where `read` was told to, and return the path of its report.html.
 
     The files are report.html, report.md, table.csv, differences.csv, seeds.csv, table.tex, energy.tex, and every plot as SVG, PNG and PDF.
     This works at any time, also if the sweep is half finished or has not begun. A damaged record of a run, or analysis, is listed in the
@@ -56,10 +64,10 @@ def write(sweep: str | Path | Grid, columns: list[str] | None = None) -> Path:
     laid_out = sweep if isinstance(sweep, Grid) else read(sweep)
     for line in failures.unreadable(laid_out.sweep):
         note(line)
-    folder = laid_out.sweep.folder / "report"
+    folder = laid_out.sweep.report
     if folder.is_file():
         raise ConfigError(f"{folder} is a file where the report's folder is to be; move it away, and repeat the command")
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     drawn = [plots.draw(laid_out), analyses.draw(laid_out)]
     for figure in (path for kind in style.KINDS for path in folder.glob(f"*.{kind}")):
         if _is_ours(figure.stem) and not any(figure.stem in figures for figures in drawn):
@@ -73,11 +81,11 @@ def write(sweep: str | Path | Grid, columns: list[str] | None = None) -> Path:
         "seeds.csv": spreadsheet.by_seed(laid_out),
         "table.tex": latex.paper(laid_out, columns),
         "energy.tex": latex.tex(energy.statement(laid_out.sweep)) + "\n",
-        "report.html": html.html(report),
+        PAGE: html.html(report),
     }
     for name, text in texts.items():
         write_text_atomically(folder / name, text)
-    return folder / "report.html"
+    return folder / PAGE
 
 
 def _is_ours(name: str) -> bool:

@@ -150,6 +150,7 @@ class Sweep:
     arms: list[Arm]
     cells: list[Cell]
     runs: dict[Path, RunFolder]  # by folder; each run once, however many cells use it
+    report: Path  # the folder of its report
 
     @property
     def name(self) -> str:
@@ -157,7 +158,7 @@ class Sweep:
 
     def link(self, run: RunFolder) -> str:
         """Return the relative URL from the report's folder to a run's folder."""
-        return quote(os.path.relpath(run.path, self.folder / "report")) + "/"
+        return quote(os.path.relpath(run.path, self.report)) + "/"
 
     @property
     def currency(self) -> str | None:
@@ -192,8 +193,12 @@ class Sweep:
         return any(run.spent["gpu_hours"] > 0 for run in self.runs.values())
 
 
-def collect(folder: str | Path) -> Sweep:
+def collect(folder: str | Path, report: Path | None = None) -> Sweep:
     """Read a sweep folder and every run folder that it names.
+
+    Args:
+        folder: the sweep's folder.
+        report: the folder of its report; None: ``report`` in the sweep's folder.
 
     Raises:
         ConfigError: there is no sweep.json, or it is damaged.
@@ -213,7 +218,7 @@ def collect(folder: str | Path) -> Sweep:
         cells.append(Cell(cell["arm"], cell["axes"], stages))
     _convert([run for run in runs.values() if run.emissions and is_restated(run.site, site)], site)
     arms = [Arm(**{f.name: arm[f.name] for f in fields(Arm)}) for arm in facts["arms"]]
-    sweep = Sweep(folder, facts, arms, cells, runs)
+    sweep = Sweep(folder, facts, arms, cells, runs, report or folder / "report")
     if sweep.currency is None:
         for run in runs.values():
             run.spent["money"] = 0.0
