@@ -6,6 +6,7 @@ publications print different numbers for a set, each is listed. What the papers 
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from pathlib import Path
@@ -75,6 +76,7 @@ def comparison(index: Index) -> str | None:
     return f"warning: not as printed; {'; '.join(differences)}" if differences else f"as printed in {sources}"
 
 
+@functools.cache  # a label for each of millions of images, asked for several times for every run of a sweep
 def expected(folder: str | Path) -> Index | None:
     """Return the index that shards not built yet will have by the printed numbers, with classes of equal size; None for other folders."""
     printed = _printed(folder)
