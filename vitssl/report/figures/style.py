@@ -129,7 +129,7 @@ def save(figure: Figure, path: Path) -> str:
     out = StringIO()
     with rc_context(STYLE):
         figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-        figure.set_layout_engine("none")  # the layout is final, and computing it again takes longer than drawing
+        figure.set_layout_engine(None)  # the layout is final, and computing it again takes longer than drawing
         for kind, options in FILES.items():
             with replacing(path.with_suffix(f".{kind}")) as temporary:
                 figure.savefig(temporary, format=kind, **options)
