@@ -66,8 +66,9 @@ def _late(rank: int, port: int, folder: str) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": str(rank)}
     dist.start(torch.device("cpu"), timeout_s=1.0)
     dist.all_sum(torch.zeros(1))
+    wait = dist.barrier(timeout_h=12)
     time.sleep(2.5 * rank)
-    dist.barrier(timeout_h=12)
+    wait()
     dist.all_sum(torch.zeros(1))
     time.sleep(2.5 * rank)
     try:
@@ -77,6 +78,25 @@ def _late(rank: int, port: int, folder: str) -> None:
         outcome = "gave up"
     Path(folder, str(rank)).write_text(outcome)
     os._exit(0)  # the group is broken
+
+
+def _ending(rank: int, port: int, folder: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": str(rank)}
+    dist.start(torch.device("cpu"))
+    wait, began = dist.barrier(timeout_h=60 / 3600), time.monotonic()
+    if rank == 1:
+        os._exit(0)
+    try:
+        wait()
+    except RuntimeError as error:
+        Path(folder, "0").write_text(f"{dist.lost_peer(error)} {time.monotonic() - began < 30}")
+    os._exit(0)
+
+
+def test_before_training_a_rank_waits_for_none_that_has_ended(tmp_path):
+    """As on another node, where no torchrun ends the ranks of this one."""
+    spawn(_ending, free_port(), str(tmp_path))
+    assert (tmp_path / "0").read_text() == "True True"
 
 
 def test_bf16_is_emulated_by_a_cpu_of_which_the_launcher_says_so() -> None:

@@ -9,6 +9,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, NoReturn
@@ -149,15 +150,22 @@ def lost_peer(error: BaseException) -> bool:
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and "gloo/transport" in str(error))
 
 
-def barrier(timeout_h: float) -> None:
-    """Wait until all ranks are here, for up to ``timeout_h`` hours, which is longer than the process group waits.
+def barrier(timeout_h: float) -> Callable[[], None]:
+    """Connect the ranks, and return a function that waits until all have called it, for up to ``timeout_h`` hours.
 
-    Before training, one node may decode images for hours while others do not.
+    That is longer than the process group waits: before training, one node may decode images for hours while others do not. Ranks that are
+    connected notice when one of them ends, on another node too, whose torchrun does not end those of this node. To connect only then would
+    be to wait for its address until the time is over.
     """
-    if dist.is_initialized():
-        group: Any = dist.new_group(backend="gloo", timeout=timedelta(hours=timeout_h))  # of all ranks, so that none is left without
+    if not dist.is_initialized():
+        return lambda: None
+    group: Any = dist.new_group(backend="gloo", timeout=timedelta(hours=timeout_h))  # of all ranks, so that none is left without
+
+    def wait() -> None:
         dist.all_reduce(torch.zeros(1), group=group)
         dist.destroy_process_group(group)
+
+    return wait
 
 
 def all_sum(tensor: Tensor) -> Tensor:

@@ -221,11 +221,12 @@ def train_or_evaluate(folder: Path) -> int:
 def _train(folder: Path, run: Run) -> int:
     config.check(run, where=str(folder / RUN))
     dist.start(dist.device(run.loop.device))
+    wait_for_all = dist.barrier(timeout_h=12)
     number = attempt.number(folder)
     tracker = attempt.tracker(folder, run, number) if dist.local_rank() == 0 else nullcontext()
     with StopRequest() as stopping, tracker:
         train_state = TrainState(folder, run)
-        dist.barrier(timeout_h=12)
+        wait_for_all()
         ddp_model = start(train_state)
         if dist.is_main():
             train_state.saver.check_room(train_state.model)
