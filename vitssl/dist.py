@@ -182,6 +182,14 @@ def all_max(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def wait_for_ranks() -> None:
+    """Wait until all ranks are here, as long as the process group waits.
+
+    To be called before ranks end with a code: when one of them has, torchrun kills the others of its node after 30 s.
+    """
+    all_max(torch.zeros(1))
+
+
 def any_rank(*flags: bool) -> list[bool]:
     """Return for each flag whether it is true on any rank, so that all ranks act at the same step."""
     return [bool(flag) for flag in all_max(torch.tensor(flags, dtype=torch.int32)).tolist()]

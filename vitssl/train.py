@@ -156,6 +156,7 @@ def _give_up(train_state: TrainState, meter: Meter, log: Log) -> None:
         content = {"model": train_state.model.state_dict(), "optimizer": train_state.optimizer.state_dict(), "step": step}
         tensor_files.save(train_state.folder / DIVERGED, content)
     log.event("end", step, attempt=train_state.progress.attempt, reason="diverged")
+    dist.wait_for_ranks()
     raise Diverged(
         f"the loss or its gradient was not finite by step {step} (epoch {train_state.epoch:.2f}{culprits}); {DIVERGED} holds that state,"
         f" {LAST}, if there is one, the newest checkpoint before it. A lower optim.lr, a longer loop.warmup_epochs, optim.clip: global, or"
@@ -253,9 +254,12 @@ def _train(folder: Path, run: Run) -> int:
                 log.say(_last_line(train_state))
         finally:
             log.close()
-    if done and dist.is_main():
+    if not done:
+        dist.wait_for_ranks()
+        return STOPPED
+    if dist.is_main():
         _finish(train_state, log.speeds)
-    return 0 if done else STOPPED
+    return 0
 
 
 def _finish(train_state: TrainState, speeds: list[float]) -> None:

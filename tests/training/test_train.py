@@ -19,8 +19,9 @@ import torch
 import vitssl
 from tests.conftest import but_for_a_release
 from tests.objectives.conftest import declared
-from tests.ranks import run_ranks, start_programs, start_ranks
+from tests.ranks import free_port, run_ranks, spawn, start_programs, start_ranks
 from vitssl import config, dist, train
+from vitssl.checkpoints import tensor_files
 from vitssl.checkpoints.run_checkpoint import Progress
 from vitssl.config import ConfigError
 from vitssl.config.evals import ClassificationConfig
@@ -177,6 +178,26 @@ def test_a_record_that_is_a_folder_is_a_mistake_in_one_line(folder):
     error = process.communicate(timeout=60)[1]
     assert process.returncode == 2 and "Traceback" not in error
     assert f"error: {run / 'metrics.jsonl'}: cannot be read (Is a directory)" in error
+
+
+def _slow_to_save(rank: int, port: int, folder: str, stops: bool) -> None:
+    """Rank 0 takes a second longer than the other, to write its state when it is asked to stop, or has diverged."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    os.environ["VITSSL_STOP_FILE"] = f"{folder}/stop"
+    save, step = tensor_files.save, train.train_step
+    tensor_files.save = lambda *args, **named: time.sleep(1.0) or save(*args, **named)
+    train.train_step = lambda *args: (stops and Path(folder, "stop").touch()) or step(*args)
+    code = train.main([folder])
+    Path(folder, f"ended-{rank}").write_text(f"{code} {sorted(path.name for path in Path(folder).glob('*.pt'))}")
+    dist.stop()
+
+
+@pytest.mark.parametrize(("lr", "ended"), [(1e-3, "75 ['last.pt']"), (1e30, "1 ['diverged.pt']")])
+def test_no_rank_ends_with_a_code_before_the_state_is_saved(folder, lr, ended):
+    """torchrun would kill the rank that saves 30 s later."""
+    run = folder("run", CLASSIFY, LONG, {"optim": {"name": "sgd", "lr": lr}})
+    spawn(_slow_to_save, free_port(), str(run), lr < 1)
+    assert [(run / f"ended-{rank}").read_text() for rank in (0, 1)] == [ended] * 2
 
 
 def test_a_signal_stops_a_single_process_with_its_state(folder):
