@@ -154,8 +154,8 @@ def barrier(timeout_h: float) -> Callable[[], None]:
     """Connect the ranks, and return a function that waits until all have called it, for up to ``timeout_h`` hours.
 
     That is longer than the process group waits: before training, one node may decode images for hours while others do not. Ranks that are
-    connected notice when one of them ends, on another node too, whose torchrun does not end those of this node. To connect only then would
-    be to wait for its address until the time is over.
+    connected notice when one of them ends, even on another node, whose torchrun does not end those of this node. If they connected only
+    when they wait, they would wait for the address of a rank that has ended until the time is over.
     """
     if not dist.is_initialized():
         return lambda: None
