@@ -14,8 +14,10 @@ def test_keeps_as_many_as_mae(tokens, ratio, kept):
 
 
 def test_equals_a_slow_loop():
-    drawn = random_mask(6, 20, 0.75, generator=torch.Generator().manual_seed(3))
-    noise = torch.rand(6, 20, generator=torch.Generator().manual_seed(3))
+    torch.manual_seed(3)
+    drawn = random_mask(6, 20, 0.75)
+    torch.manual_seed(3)
+    noise = torch.rand(6, 20)
     for keep, mask, row in zip(*drawn, noise.tolist(), strict=True):
         smallest = sorted(range(20), key=row.__getitem__)[:5]
         assert sorted(keep.tolist()) == sorted(smallest)
@@ -24,7 +26,8 @@ def test_equals_a_slow_loop():
 
 def test_every_token_and_pair_is_kept_equally_often():
     images, tokens, kept = 20_000, 12, 4
-    visible = (~random_mask(images, tokens, 2 / 3, generator=torch.Generator().manual_seed(1)).mask_BN).double()
+    torch.manual_seed(1)
+    visible = (~random_mask(images, tokens, 2 / 3).mask_BN).double()
     share = kept / tokens
     z = (visible.mean(0) - share) / (share * (1 - share) / images) ** 0.5
     # tokens are drawn without replacement: this much of the sum of squares is chi-square with 11 degrees of freedom, 0.1 % above 31
@@ -35,13 +38,16 @@ def test_every_token_and_pair_is_kept_equally_often():
 
 
 def test_images_get_different_masks():
-    assert len(random_mask(50, 64, 0.75, generator=torch.Generator().manual_seed(0)).mask_BN.unique(dim=0)) == 50
+    torch.manual_seed(0)
+    assert len(random_mask(50, 64, 0.75).mask_BN.unique(dim=0)) == 50
 
 
 def test_disjoint_masks_are_parts_of_one_permutation():
     """LUT: two sets of 49 of 196 tokens, one for each view; they share none, and the first is what `random_mask` draws."""
-    first, second = disjoint_masks(8, 196, [49, 49], generator=torch.Generator().manual_seed(1))
-    alone = random_mask(8, 196, 0.75, generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(1)
+    first, second = disjoint_masks(8, 196, [49, 49])
+    torch.manual_seed(1)
+    alone = random_mask(8, 196, 0.75)
     assert torch.equal(first.keep_BM, alone.keep_BM) and torch.equal(first.mask_BN, alone.mask_BN)
     permutation_BN = torch.rand(8, 196, generator=torch.Generator().manual_seed(1)).argsort(1)
     assert torch.equal(torch.cat([first.keep_BM, second.keep_BM], dim=1), permutation_BN[:, :98])
@@ -49,7 +55,8 @@ def test_disjoint_masks_are_parts_of_one_permutation():
 
 
 def test_with_all_tokens_handed_out_each_mask_hides_what_the_other_keeps():
-    first, second = disjoint_masks(8, 30, [9, 21], generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(1)
+    first, second = disjoint_masks(8, 30, [9, 21])
     assert torch.equal(second.mask_BN, ~first.mask_BN)
     for keep, mask in zip(second.keep_BM, first.mask_BN, strict=True):
         assert sorted(keep.tolist()) == mask.nonzero()[:, 0].tolist()

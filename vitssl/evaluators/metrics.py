@@ -18,10 +18,10 @@ def top_k_correct(scores_NK: Tensor, labels_N: Tensor, k: int) -> Tensor:
     return torch.any(best_Nk == labels_N[:, None], dim=1)
 
 
-def calibration_error(confidence_N: np.ndarray, correct_N: np.ndarray, bins: int = BINS) -> float:
+def calibration_error(confidence_N: np.ndarray, correct_N: np.ndarray) -> float:
     """Return the expected calibration error (Guo et al. 2017, Eq. 3), with bins of equal width weighted by their number of images."""
-    bin_N = np.clip(np.ceil(confidence_N * bins).astype(int) - 1, 0, bins - 1)
-    gap_b = np.bincount(bin_N, weights=correct_N - confidence_N, minlength=bins)
+    bin_N = np.clip(np.ceil(confidence_N * BINS).astype(int) - 1, 0, BINS - 1)
+    gap_b = np.bincount(bin_N, weights=correct_N - confidence_N, minlength=BINS)
     return float(np.abs(gap_b).sum() / len(confidence_N))
 
 

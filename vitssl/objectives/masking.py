@@ -25,24 +25,20 @@ class TokenMask(NamedTuple):
     mask_BN: Tensor  # bool, True = hidden
 
 
-def random_mask(
-    batch_size: int, num_tokens: int, mask_ratio: float, device: torch.device | None = None, generator: torch.Generator | None = None
-) -> TokenMask:
+def random_mask(batch_size: int, num_tokens: int, mask_ratio: float, device: torch.device | None = None) -> TokenMask:
     """Keep ``int(num_tokens * (1 - mask_ratio))`` tokens of each image, uniformly at random (MAE, He et al. 2022, section 3)."""
-    (mask,) = disjoint_masks(batch_size, num_tokens, [int(num_tokens * (1 - mask_ratio))], device, generator)
+    (mask,) = disjoint_masks(batch_size, num_tokens, [int(num_tokens * (1 - mask_ratio))], device)
     return mask
 
 
-def disjoint_masks(
-    batch_size: int, num_tokens: int, kept: Sequence[int], device: torch.device | None = None, generator: torch.Generator | None = None
-) -> list[TokenMask]:
+def disjoint_masks(batch_size: int, num_tokens: int, kept: Sequence[int], device: torch.device | None = None) -> list[TokenMask]:
     """Draw masks that keep no token in common.
 
     Of a random permutation of each image's tokens, the first mask keeps the first ``kept[0]``, the second the next ``kept[1]``, and so on.
     LUT's code draws the masks of its two views this way. If two numbers add up to ``num_tokens``, one mask hides what the other keeps.
     """
     assert all(count > 0 for count in kept) and sum(kept) <= num_tokens, f"{num_tokens} tokens have no disjoint parts of {list(kept)}"
-    noise_BN = torch.rand(batch_size, num_tokens, generator=generator, device=device)
+    noise_BN = torch.rand(batch_size, num_tokens, device=device)
     parts = noise_BN.argsort(dim=1)[:, : sum(kept)].split(list(kept), dim=1)
     # scatters floats, since fvcore, with which tests/costs/test_cost.py counts, does not support scattering bools
     return [TokenMask(keep_BM, torch.ones_like(noise_BN).scatter(1, keep_BM, 0.0).bool()) for keep_BM in parts]
