@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-import re
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -77,9 +76,10 @@ class Executor(submitit.SlurmExecutor):
         submitit makes a job's folder only after sbatch has returned the job's number. A job that starts before that could not open a file
         in that folder, and would fail for good.
         """
+        output = self.folder.parent / f"{'%A_%a' if count > 1 else '%j'}_log.out"
         parameters = self.parameters | ({"map_count": count} if count > 1 else {})
-        script = _make_sbatch_string(command=self._submitit_command_str, folder=self.folder, **parameters)
-        return re.sub(r"(?m)^(#SBATCH --output=.*)/([^/\n]+)/\2_0_log\.out$", r"\1/\2_log.out", script)
+        parameters["additional_parameters"] = {"output": str(output)} | parameters["additional_parameters"]
+        return _make_sbatch_string(command=self._submitit_command_str, folder=self.folder, **parameters)
 
 
 def runs_executor(jobs: list[Job], dependency: str | None, launch: Launch, write: bool) -> Executor:

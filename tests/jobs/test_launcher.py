@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -118,6 +119,15 @@ def test_the_batch_script_asks_for_what_the_sweep_and_the_site_say(script: str, 
 def test_no_more_of_an_array_run_at_once_than_the_site_says(expand, place: Path, limit, array) -> None:
     launch = Launch(place / "runs" / "example", "slurm", Site(max_parallel=limit), place / "source" / "abc", commit=(None, True))
     assert f"#SBATCH --array={array}\n" in sbatch.runs_executor(expand("arms=[scratch]").jobs, None, launch, write=False).script(300)
+
+
+@pytest.mark.parametrize("runs", ["runs", "my runs", "jürgen's"])
+@pytest.mark.parametrize(("count", "output"), [(1, "%j_log.out"), (4, "%A_%a_log.out")])
+def test_a_batch_script_prints_to_a_file_in_a_folder_that_is_there_before_the_job(expand, place: Path, runs: str, count, output) -> None:
+    """Submitit would make it print into a folder that is made only once the job is queued."""
+    launch = Launch(place / runs / "example", "slurm", Site(), place / "source" / "abc", commit=(None, True))
+    written = sbatch.runs_executor(expand("arms=[scratch]").jobs, None, launch, write=False).script(count)
+    assert f"#SBATCH --output={shlex.quote(f'{place}/{runs}/example/submitit/{output}')}\n" in written
 
 
 def test_sbatch_does_not_see_the_job_that_the_launcher_runs_in_but_the_same_cluster(monkeypatch) -> None:
