@@ -172,6 +172,8 @@ def _launch(sweep: Path, executors: set[str]) -> Launch:
         raise ConfigError("these runs were submitted to SLURM, and no cluster answers here (scontrol ping)", place=str(sweep))
     facts = sweep_folder.read(sweep)
     site, start = merge(Site, facts["site"], where=str(sweep / SWEEP)), facts.get("start")
+    if site.intensity_csv is not None:  # the sweep's folder may have been moved or copied
+        site.intensity_csv = str(sweep / sweep_folder.GRID)
     if start is not None and start["begin"] < time.time():  # the greenest time is over, so the runs are tried again at once
         site.additional.pop("begin", None)
         start = None

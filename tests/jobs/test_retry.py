@@ -63,6 +63,16 @@ def test_in_a_copy_of_the_sweep_what_starts_from_a_run_starts_from_the_copys(fai
     assert load(finetune).init_from == str(pretrain) and not list(failed.glob("*/done.json"))
 
 
+def test_in_a_moved_sweep_runs_read_the_grid_that_was_moved_with_it(failed: Path) -> None:
+    Path("sweep.yaml").write_text(EXAMPLE)
+    Path("week.csv").write_text("time,g_per_kwh\nMon 0:00,300\nThu 12:00,200\n")
+    assert submit.main(["sweep.yaml", "--executor", "local", *WORDS, "site.intensity_csv=week.csv"]) == 1
+    moved = failed.rename(failed.with_name("moved"))
+    (moved / "lucky").touch()
+    assert retry.main(["runs/moved"]) == 0
+    assert {read_json(folder / "job.json")["site"]["intensity_csv"] for folder in unlucky(moved)} == {str(moved / "grid.csv")}
+
+
 def test_without_their_shards_runs_are_not_tried_and_with_other_images_neither(failed: Path, capfd) -> None:
     (failed / "lucky").touch()
     finetune, pretrain = unlucky(failed)
