@@ -23,14 +23,14 @@ def wait_for(graph: Graph, launch: Launch, console: Console) -> int:
     Waiting also stops if all unfinished runs are held or wait for held ones.
 
     Returns:
-        The exit code: 0 if all runs are done, 1 otherwise.
+        The exit code: 0 if all runs are done and the report was written, 1 otherwise.
     """
     try:
         _wait(graph, launch.sweep, console)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"the jobs keep running; follow them with: {status_command(launch.sweep)}") from None
-    write_report(launch.sweep, launch.report_job)
-    return 0 if all(job.is_done for job in graph.jobs) else 1
+    reported = write_report(launch.sweep, launch.report_job)
+    return 0 if reported and all(job.is_done for job in graph.jobs) else 1
 
 
 def _wait(graph: Graph, sweep: Path, console: Console) -> None:

@@ -220,6 +220,18 @@ def test_waiting_goes_on_as_long_as_runs_do_though_the_report_is_gone(expand, su
     assert going_on()
 
 
+@pytest.mark.parametrize("reported", [True, False])
+def test_waiting_fails_if_the_report_does(expand, submit, slurm: Slurm, place: Path, monkeypatch, reported: bool) -> None:
+    graph = expand(*WORDS)
+    submit(graph)
+    for job in graph.jobs:
+        (job.folder / "done.json").write_text('{"step": 0, "epochs": 0.0}')
+    slurm.queue.clear()
+    monkeypatch.setattr(waiting, "write_report", lambda *_: reported)
+    launch = Launch(place / "runs" / "example", "slurm", Site(), place / "source", commit=(None, True))
+    assert waiting.wait_for(graph, launch, Console(width=500)) == (0 if reported else 1)
+
+
 def test_waiting_asks_slurm_seldom(expand, submit, slurm: Slurm, place: Path, monkeypatch) -> None:
     asked: list[float] = []
 
