@@ -98,6 +98,8 @@ def _problems(site: Site) -> Iterator[Problem]:
     for field, name in [*(("additional", name) for name in site.additional), *(("report", name) for name in site.report)]:
         if not re.fullmatch(r"[a-z][a-z0-9-]*", name):
             yield Problem(f"site.{field}.{name}", f"{name!r} is not an option of sbatch; write it as in --mail-type, without the dashes")
+        elif name == "array":  # with another one, some runs would have no job, or several
+            yield Problem(f"site.{field}.array", "an array holds the runs of a stage; site.max_parallel says how many of them run at once")
     for option, name in RESOURCE_OPTIONS.items():
         is_all_memory = option == "mem" and site.additional.get(option) == "0"  # all of a node's, which mem_gb cannot express
         if option in site.additional and not is_all_memory:
@@ -133,11 +135,9 @@ def options(site: Site) -> dict[str, str | int]:
 
 def _job_problems(site: Site) -> Iterator[Problem]:
     """Yield the problems of the fields for the runs' jobs alone: values that SLURM would refuse, and options that are set twice."""
-    throttle = [] if site.max_parallel is None else ["array"]
-    for option in [*options(site), *throttle]:
+    for option in options(site):
         if option in site.additional:
-            field = "max_parallel" if option == "array" else option.replace("-", "_")
-            yield Problem(f"site.{field}", f"site.additional sets {option} too; keep one of the two")
+            yield Problem(f"site.{option.replace('-', '_')}", f"site.additional sets {option} too; keep one of the two")
     if site.max_parallel is not None and site.max_parallel < 1:
         yield Problem("site.max_parallel", f"{site.max_parallel} would run no jobs; set 1 or more, or leave it out")
     for name in site.mail_type.split(",") if site.mail_type is not None else ():
