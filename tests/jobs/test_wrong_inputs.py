@@ -247,7 +247,7 @@ WRONG = [
     ("submit sweep.yaml --site big.yaml 'site.additional={time: 5}'", "site.additional.time: what a job requests is the sweep's; set res"),
     ("submit sweep.yaml 'optim={lr: 0,001}'", "optim: 001 has no value; write a decimal number with a point, such as 0.001, and"),
     ("submit sweep.yaml --site big.yaml 'site={nice: 5, additional: {nice: 7}}'", "site.nice: site.additional sets nice too; keep one of"),
-    ("submit sweep.yaml --site big.yaml 'site.additional={array: 0-3}'", "site.additional.array: an array holds the runs of a stage; site.m"),
+    ("submit sweep.yaml --site big.yaml 'site.additional={array: 0-3}'", "site.additional.array: an array holds the runs of a stage"),
     ("submit sweep.yaml --site big.yaml 'site.report={array: 0-3}'", "site.report.array: an array holds the runs of a stage"),
     ("submit sweep.yaml --max-parallel two", "site.max_parallel: 'two' is no"),
     ("submit sweep.yaml --site big.yaml --executor auto", "names the partition gpu, but no SLURM cluster answers here"),
