@@ -15,10 +15,10 @@ from jobs.command import cli_command
 from jobs.plan import questions
 from jobs.plan.architecture import architecture
 from jobs.plan.cells import Stage
+from jobs.plan.existing_runs import hash_once
 from jobs.plan.shards import expected_index
 from vitssl.config import ConfigError, Run, Site, assign, check_fits, checkpoints, load
 from vitssl.config.weights import FOLDER, IMPORT, RELEASED, imported_folder, layout_and_file
-from vitssl.files import hash_file
 from vitssl.run_folder import LAST, is_trained
 from vitssl.version import ROOT
 from vitssl.words import note
@@ -59,7 +59,7 @@ def _place(value: str, field: str) -> Path | None:
     layout, file = layout_and_file(value, field)
     if not file.is_file():
         raise ConfigError(f"there is no file {file}; put the weights there, or name another file", field)
-    return imported_folder(layout, file, hash_file(file)).resolve()
+    return imported_folder(layout, file, hash_once(file)).resolve()
 
 
 def _check(stage: Stage, field: str, path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -57,7 +58,17 @@ def content_of(path: Path) -> str:
         return f"not fetched yet: {path.name}"
     if path.is_dir():
         return f"run:{identity_of(path)}"
-    return f"file:{hash_file(path)}"
+    return f"file:{hash_once(path)}"
+
+
+def hash_once(path: Path) -> str:
+    """Return the sha256 of a file, which is read once however many runs start from it: weights may have gigabytes."""
+    return _hash(path, path.stat().st_mtime_ns)
+
+
+@functools.cache
+def _hash(path: Path, written_ns: int) -> str:
+    return hash_file(path)
 
 
 def remarks(jobs: Sequence[Job], sweep: Path, use_current_source: bool) -> list[str]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from jobs.plan import existing_runs
 from jobs.plan.graph import Graph, Job
 from tests.jobs.conftest import EXAMPLE, write_index
 from vitssl import config
 from vitssl.config import ConfigError
+from vitssl.files import hash_file
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -259,6 +262,18 @@ def test_a_run_to_start_from_is_named_by_the_beginning_of_its_name(expand, place
     assert Path(child.run.init_from).name == "first-s", "whole words only"
     with pytest.raises(ConfigError, match=r"init_from: earlier/first stands for 2 runs: first-s0-aaaa and first-s1-bbbb; name one"):
         expand(*words, "init_from=earlier/first")
+
+
+def test_a_file_of_weights_is_read_once_for_all_runs_and_again_when_it_has_changed(expand, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[Path] = []
+    monkeypatch.setattr(existing_runs, "hash_file", lambda path: read.append(path) or hash_file(path))
+    words, weights = ("arms=[scratch]", "init_from=weights.pt"), Path("weights.pt").resolve()
+    weights.write_bytes(b"one")
+    first = {job.identity for job in expand(*words).jobs}
+    assert len(first) == 4 and read == [weights]
+    weights.write_bytes(b"other")
+    os.utime(weights, (0, 0))
+    assert first.isdisjoint(job.identity for job in expand(*words).jobs) and read == [weights] * 2
 
 
 def test_pretraining_that_reads_no_labels_is_one_however_many_are_hidden(expand) -> None:
