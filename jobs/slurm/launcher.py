@@ -27,8 +27,8 @@ from jobs.slurm import cluster, limits, preflight, sbatch
 from jobs.slurm.cluster import ENDING_S
 from jobs.sweep_runs import yet_to_queue
 from vitssl.config import ConfigError
-from vitssl.run_folder import CANCELLED, SLURM_JOB, error_of
-from vitssl.words import counted
+from vitssl.run_folder import CANCELLED, JOB, SLURM_JOB, error_of, is_trained
+from vitssl.words import counted, note
 
 ASKS_AGAIN_S = 5.0  # pause before a controller that does not answer is asked again
 
@@ -62,6 +62,7 @@ def run(graph: Graph, launch: Launch, console: Console) -> None:
         arrays, last_job = list[Array](), cluster.queued_id(launch.sweep)
     else:
         room = preflight.check(todo, launch)
+        _note_left_out(graph, launch.sweep)
         for job in todo:
             write_run(job, launch)
             (job.folder / SLURM_JOB).unlink(missing_ok=True)
@@ -86,6 +87,14 @@ def _is_left_to_pending_job(todo: list[Job], launch: Launch) -> bool:
         return False
     unqueued = yet_to_queue(launch.sweep, (job.folder for job in todo))
     return all(job.folder in unqueued for job in todo) and limits.room(launch.site).room < 1
+
+
+def _note_left_out(graph: Graph, sweep: Path) -> None:
+    """Print a note if a job was to queue runs later that are no part of this submission, whose own last job replaces it."""
+    others = {path.parent for path in sweep.glob(f"*/{JOB}")} - {job.folder for job in graph.jobs}
+    if left_out := [folder for folder in yet_to_queue(sweep, others) if not is_trained(folder)]:
+        runs = f"{counted(len(left_out), 'run')} that job {cluster.job_id(sweep)} would have queued later"
+        note(f"{runs} will not be queued, as this submission has other runs; repeat the command that has them")
 
 
 def _cancel_doomed_jobs(graph: Graph, in_queue: dict[Path, cluster.Entry]) -> None:

@@ -178,6 +178,20 @@ def test_a_report_that_is_queued_when_slurm_falls_silent_is_taken_back_too(expan
     assert slurm.calls[-1] == ("scancel", "1001", "1002", "1003")
 
 
+def test_what_a_part_of_a_sweep_keeps_from_being_queued_is_said(expand, submit, slurm: Slurm, monkeypatch) -> None:
+    """The job that queues the rest of a large sweep follows one submission, the last."""
+    notes: list[str] = []
+    monkeypatch.setattr(launcher, "note", notes.append)
+    slurm.room = 3
+    submit(expand(*WORDS))
+    assert not notes
+    slurm.room = 100
+    submit(expand(*WORDS[:2], "arms=[scratch]"))
+    assert [note.partition(", as ")[0] for note in notes] == ["2 runs that job 1003 would have queued later will not be queued"]
+    submit(expand(*WORDS))
+    assert len(notes) == 1
+
+
 def raising(error: Exception) -> Callable[..., None]:
     def raise_it(*_: Any) -> None:
         raise error
