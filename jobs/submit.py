@@ -28,7 +28,7 @@ from jobs.plan.cells import cells
 from jobs.plan.launch import Launch
 from jobs.plan.overrides import CLI
 from jobs.plan.pace import on_gpu
-from jobs.slurm import cluster, greenest
+from jobs.slurm import cluster, greenest, launcher, sbatch, waiting
 from jobs.slurm.preflight import check_disk, error_location
 from jobs.source import snapshot
 from vitssl.arguments import Parser, guarded
@@ -201,8 +201,6 @@ def _dry_run(
 
     The totals come first: with all jobs, the tables and scripts of a large sweep are hundreds of lines.
     """
-    from jobs.slurm import launcher
-
     predictions = predict.predict_runs(linked, launch)
     for line in show.summary(linked, predictions, launch):
         console.print(line, soft_wrap=True)
@@ -214,7 +212,7 @@ def _dry_run(
     if options.all_jobs:
         show.runs(linked, console)
         if launch.executor == "slurm":
-            launcher.show_scripts(linked, launch, console)
+            sbatch.show_scripts(linked, launch, console)
     else:
         scripts = " and sbatch scripts" if launch.executor == "slurm" else ""
         line = f"Costs are for all runs of a line. {show.ALL_JOBS} prints every run, with its fields{scripts}"
@@ -235,8 +233,6 @@ def launch_all(linked: graph.Graph, launch: Launch, wait: bool, console: Console
         with folders.locked(launch.sweep):
             write()
         return local.run(linked, launch, console)
-    from jobs.slurm import launcher, waiting
-
     with folders.locked(launch.sweep):
         write()
         launcher.run(linked, launch, console)
@@ -246,12 +242,12 @@ def launch_all(linked: graph.Graph, launch: Launch, wait: bool, console: Console
 def refuse_two_at_once(linked: graph.Graph, launch: Launch) -> None:
     """Raise a ConfigError if a run would be trained by this machine and SLURM at once, or by two people."""
     local.refuse_running(launch.sweep)
-    folders = [job.folder for job in linked.jobs]
-    for folder, entry in cluster.queued(folders).items():
+    run_folders = [job.folder for job in linked.jobs]
+    for folder, entry in cluster.queued(run_folders).items():
         if not entry.is_mine:
             conflict = f"{folder.name} is in SLURM's queue for {entry.user} (job {cluster.queued_id(folder)})"
             raise ConfigError(f"{conflict}; wait for it, or use your own folder: --runs")
-    if launch.executor == "local" and (entries := cluster.queued_once_settled(folders)):
+    if launch.executor == "local" and (entries := cluster.queued_once_settled(run_folders)):
         problem = f"SLURM's queue holds {counted(len(entries), 'run')} of {launch.sweep}"
         raise ConfigError(f"{problem}; cancel that first with jobs/cancel.py {launch.sweep}")
 

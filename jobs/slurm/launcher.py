@@ -288,25 +288,3 @@ def _submit_last(
     cluster.record(launch.sweep, executor.job_id, **facts)
     (launch.sweep / CANCELLED).unlink(missing_ok=True)  # an earlier job of the sweep itself may have been cancelled
     return executor.job_id
-
-
-# -------------------------------------------------------------------------------------------------------------- dry run
-
-
-def show_scripts(graph: Graph, launch: Launch, console: Console) -> None:
-    """Print the batch script of every array that a submission would queue."""
-    queued: dict[str, str] = {}
-    todo = [job for job in graph.jobs if not job.is_done]
-    launch.source = launch.sweep / "source" / "HASH"
-    has_cluster = cluster.answers()
-    limit, report_limit = (None, limits.report_limit_min(launch.site)) if has_cluster else (1000, None)
-    for number, jobs in enumerate(sbatch.arrays_of(todo, queued, limit), start=1):
-        dependency = sbatch.dependency_of(jobs, queued)
-        for index, job in enumerate(jobs):
-            queued[job.identity] = f"JOB{number}_{index}" if len(jobs) > 1 else f"JOB{number}"
-        console.rule(f"JOB{number}: {jobs[0].arm} {jobs[0].stage} x {len(jobs)}")
-        for job in jobs:
-            console.print(f"# {job.folder}", soft_wrap=True)
-        print(sbatch.runs_executor(jobs, dependency, launch, write=False).script(len(jobs)))
-    console.rule("the report, when all others have ended")
-    print(sbatch.report_executor(launch, "report", "afterany:..." if todo else None, len(graph.jobs), report_limit).script(1))

@@ -13,13 +13,14 @@ from typing import Any
 from uuid import uuid4
 
 import submitit
+from rich.console import Console
 from submitit.core.utils import DelayedSubmission, JobPaths
 from submitit.helpers import clean_env, environment_variables
 from submitit.slurm.slurm import _make_sbatch_string
 
 from jobs.command import set_up
 from jobs.node import warning_s
-from jobs.plan.graph import Job
+from jobs.plan.graph import Graph, Job
 from jobs.plan.launch import Launch
 from jobs.site_profile import options
 from jobs.slurm import cluster, limits
@@ -226,3 +227,25 @@ def dependency_of(jobs: list[Job], queued: dict[str, str]) -> str | None:
     if (array := _mirror(parents)) is not None:
         return f"aftercorr:{array}"
     return "afterok:" + ":".join(parents[0])
+
+
+# -------------------------------------------------------------------------------------------------------------- dry run
+
+
+def show_scripts(graph: Graph, launch: Launch, console: Console) -> None:
+    """Print the batch script of every array that a submission would queue."""
+    queued: dict[str, str] = {}
+    todo = [job for job in graph.jobs if not job.is_done]
+    launch.source = launch.sweep / "source" / "HASH"
+    has_cluster = cluster.answers()
+    limit, report_limit = (None, limits.report_limit_min(launch.site)) if has_cluster else (1000, None)
+    for number, jobs in enumerate(arrays_of(todo, queued, limit), start=1):
+        dependency = dependency_of(jobs, queued)
+        for index, job in enumerate(jobs):
+            queued[job.identity] = f"JOB{number}_{index}" if len(jobs) > 1 else f"JOB{number}"
+        console.rule(f"JOB{number}: {jobs[0].arm} {jobs[0].stage} x {len(jobs)}")
+        for job in jobs:
+            console.print(f"# {job.folder}", soft_wrap=True)
+        print(runs_executor(jobs, dependency, launch, write=False).script(len(jobs)))
+    console.rule("the report, when all others have ended")
+    print(report_executor(launch, "report", "afterany:..." if todo else None, len(graph.jobs), report_limit).script(1))
