@@ -131,7 +131,7 @@ def _run_all(jobs: list[Job], launch: Launch, stopper: Stopper, console: Console
                 beside = [remaining(other.job).without_start for other in running.values() if not other.job.is_done]
                 after = [remaining(other) for other in waiting if not other.is_done]
                 place = Place(f"[{len(jobs) - len(waiting)}/{len(jobs)}]", job, beside, after, seen, width, free.pop(0))
-                running[pool.submit(_run_job, job, place, launch, stopper, console)] = place
+                running[pool.submit(_run_job, place, launch, stopper, console)] = place
             if not running:
                 return
             for ended in wait(running, return_when=FIRST_COMPLETED).done:
@@ -154,10 +154,6 @@ class Place:
     slot: Slot = WHOLE
 
     @property
-    def title(self) -> str:
-        return f"{self.position} {self.job.name}"
-
-    @property
     def variables(self) -> dict[str, str]:
         """The environment variables of the run: its GPUs, and the facts for the time left in its progress line (`vitssl.training.log`)."""
         others = [*self.beside, *self.after]
@@ -171,8 +167,8 @@ class Place:
         return self.slot.variables | {SWEEP: json.dumps({"position": self.position, "side_by_side": side_by_side, **facts})}
 
 
-def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: Console) -> None:
-    title = place.title
+def _run_job(place: Place, launch: Launch, stopper: Stopper, console: Console) -> None:
+    job, title = place.job, f"{place.position} {place.job.name}"
     _refuse_removed(launch)
     if job.is_done:
         console.print(f"{title}: already done", soft_wrap=True)
@@ -198,7 +194,7 @@ def _run_job(job: Job, place: Place, launch: Launch, stopper: Stopper, console: 
     if trained and from_scratch:
         _add_times(place.seen, job, time.monotonic() - begun_s)
     if code == 0 and trained and not trained_before and not job.is_done:  # trained by an older source without these evaluators
-        _run_job(job, place, launch, stopper, console)
+        _run_job(place, launch, stopper, console)
         return
     _refuse_removed(launch)
     if not job.folder.is_dir():

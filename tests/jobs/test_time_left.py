@@ -106,7 +106,7 @@ def test_a_new_run_beside_those_that_are_done_is_told_nothing_of_them(place, mon
     write_json(first.folder / "done.json", {"step": 63, "epochs": 1.0, "time_s": 600.0})
     given: list[Place] = []
     monkeypatch.setattr(local, "slots", lambda *_: [Slot((0,)), Slot((1,))])
-    monkeypatch.setattr(local, "_run_job", lambda job, at, *_: given.append(at))
+    monkeypatch.setattr(local, "_run_job", lambda at, *_: given.append(at))
     local._run_all([first, second], Launch(Path("runs"), "local", Site(), Path()), local.Stopper(place / "stop"), Console(quiet=True))
     (at,) = (one for one in given if one.job is second)
     assert at.beside == at.after == []
