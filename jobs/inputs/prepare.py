@@ -57,12 +57,13 @@ def shards(stages: Iterable[Stage], dry_run: bool = False) -> dict[str, str]:
                 data.source = absolute_source(data.source)
             if built:
                 _refuse_other_source(data)
-            elif data.source is None and not (dry_run and expected_index(data) is not None):
-                index_of(Path(data.shards))  # raises an error that says what to do
-            elif data.source is not None and (other := missing.setdefault(data.shards, data.source)) != data.source:
+            elif data.source is None:
+                if not (dry_run and expected_index(data) is not None):
+                    index_of(Path(data.shards))  # raises an error that says what to do
+            elif (other := missing.setdefault(data.shards, data.source)) != data.source:
                 raise ConfigError(f"{data.shards} is to be built from {other} too; give each its own data.shards", "data.source")
-            elif data.source is not None and not (dry_run and expected_index(data) is not None):
-                _refuse_absent_files(data.source)
+            elif not (dry_run and expected_index(data) is not None) and (path := _absent(data.source)):
+                raise ConfigError(f"there is no {path} to build the shards from", "data.source")
             _prepare_evals(stage.run)
     return missing
 
@@ -72,12 +73,6 @@ def check_images(stages: Iterable[Stage]) -> None:
     for stage in stages:
         with stage.error_location():
             fingerprint(stage.run)
-
-
-def _refuse_absent_files(source: str) -> None:
-    """Refuse a ``source`` whose files are not on this machine, so that shards cannot be built from it."""
-    if path := _absent(source):
-        raise ConfigError(f"there is no {path} to build the shards from", "data.source")
 
 
 def _absent(source: str) -> str:
