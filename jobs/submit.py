@@ -136,7 +136,7 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
         predictions = predict.predict_runs(linked, launch)
         predict.check_budget(spec, linked, predictions, site)
         _begin_when_green(options.greenest_within, linked, predictions, launch, console)
-    _show(spec, linked, options.all_jobs, console)
+    _show(spec, linked, (), site, options.all_jobs, console)
     with error_location(spec, site_profile.file_of(profile_name)):
         return launch_all(linked, launch, options.wait, console, lambda: _write(spec, linked, launch))
 
@@ -161,9 +161,8 @@ def _begin_when_green(
 
 
 def _show(
-    spec: sweep.Spec, linked: graph.Graph, all_jobs: bool, console: Console, predictions: Sequence[predict.Prediction] = (),
-    site: Site | None = None,
-) -> None:  # fmt: skip
+    spec: sweep.Spec, linked: graph.Graph, predictions: Sequence[predict.Prediction], site: Site, all_jobs: bool, console: Console
+) -> None:
     show.jobs(linked, spec, console, predictions, site, all_jobs)
     runs = [job.run for job in linked.jobs]
     for line in [*dict.fromkeys(map(shards.describe, runs)), *shards.held_out(runs), *shards.unread(runs)]:
@@ -208,7 +207,7 @@ def _dry_run(
     show.basis(options.overrides, linked, launch, console)
     for file, name in unfetched.items():
         console.print(f"{file} would be fetched from {name} first, which also gives the runs their final names", soft_wrap=True)
-    _show(spec, linked, options.all_jobs, console, predictions, launch.site)
+    _show(spec, linked, predictions, launch.site, options.all_jobs, console)
     if options.all_jobs:
         show.runs(linked, console)
         if launch.executor == "slurm":

@@ -63,7 +63,7 @@ def lines(jobs: Collection[Job], spec: Spec) -> list[Line]:
 
 
 def jobs(
-    graph: Graph, spec: Spec, console: Console, predicted: Sequence[Prediction] = (), site: Site | None = None, all_jobs: bool = False
+    graph: Graph, spec: Spec, console: Console, predicted: Sequence[Prediction], site: Site, all_jobs: bool = False
 ) -> None:  # fmt: skip
     """Print the table of a sweep's Runs with their predicted costs: a line per Run with ``all_jobs``, otherwise all seeds together."""
     all_lines = [Line(job.name, [job]) for job in graph.jobs] if all_jobs else lines(graph.jobs, spec)
@@ -71,14 +71,13 @@ def jobs(
     counts = f"{counted(len(graph.jobs), 'run')} for {counted(len(graph.cells), 'result')}"
     table, costs = Table(title=f"{spec.name}: {counts} ({spec.file})", title_justify="left"), {p.name: p for p in predicted}
     begun = any(line.state != "not begun" for line in all_lines)
-    units = _units(site) if site is not None and any(p.gpu_hours for p in predicted) else []
+    units = _units(site) if any(p.gpu_hours for p in predicted) else []
     for column in ("run", "objectives", "runs", "epochs", "starts from", GMACS, "images", "time", *units, "state"):
         table.add_column(column, justify="left" if column in ("run", "objectives", "starts from", "state") else "right")
     for line in shown:
         predictions = [costs[job.name] for job in line.jobs if job.name in costs]
         cells = [line.label, line.objectives, "" if all_jobs else str(len(line.jobs)), _each(map(_length, line.jobs))]
-        sums = _sums(predictions, site, len(units)) if site is not None else [""] * 3
-        table.add_row(*cells, _each(map(starts_from, line.jobs)), *sums, line.state if begun else "")
+        table.add_row(*cells, _each(map(starts_from, line.jobs)), *_sums(predictions, site, len(units)), line.state if begun else "")
     costly, plain = ("starts from", "kWh", GMACS, "images", "kg CO2e", "GPU-hours"), ("objectives", "epochs")
     print_table(table, console, drop=(*plain, *costly) if all_jobs else (*costly, *plain))
     if hidden := all_lines[len(shown) :]:

@@ -247,7 +247,7 @@ def test_names_of_runs_are_never_broken(capsys) -> None:
 def listed(expand, capsys, *words: str, all_jobs: bool = False) -> list[str]:
     """The table of the example sweep, as it is printed at 80 columns."""
     graph, spec = expand(*words), read("sweep.yaml", overrides.parse(list(words)))
-    show.jobs(graph, spec, Console(width=80), all_jobs=all_jobs)
+    show.jobs(graph, spec, Console(width=80), (), Site(), all_jobs)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     return [line for line in lines if line.startswith(("│", "..."))]
@@ -290,7 +290,7 @@ def test_a_large_sweep_is_cut_to_one_screen_and_says_what_is_left_out(expand, ca
 def test_what_is_not_run_says_why(expand, capsys) -> None:
     graph, spec = expand(), read("sweep.yaml", overrides.parse([]))
     for all_jobs in (False, True):
-        show.jobs(graph, spec, Console(width=80), all_jobs=all_jobs)
+        show.jobs(graph, spec, Console(width=80), (), Site(), all_jobs)
         assert capsys.readouterr().out.splitlines()[-2:] == [
             "not run: other_paper (numbers that the paper quotes)",
             "not run: video (no video here)",
