@@ -22,6 +22,7 @@ from vitssl.config.evals import FeaturesConfig, evals_of
 from vitssl.config.sweep import Resources
 from vitssl.run_folder import is_done, is_trained
 
+MOST_NAME = 240  # letters of a run folder's name: most file systems take 255, and `reuse.take` needs some
 PLACES = ("data.shards", "data.source")  # where images are: equal Runs may differ in these, as the images are the same
 
 
@@ -115,6 +116,7 @@ def _job(spec: Spec, cell: Cell, stage: Stage, done: dict[str, Job], sweep: Path
     axes = _axes_of(spec, cell, stage)
     folder, resources = existing.get(key) or sweep / _name(cell, stage, axes, key), resources_of(spec, cell.arm)
     if key not in existing:
+        _check_name(folder.name, spec)
         with stage.error_location():
             config.check_slices(run, resources.nodes * max(1, resources.gpus_per_node))
     if is_trained(folder):
@@ -206,6 +208,13 @@ def _name(cell: Cell, stage: Stage, axes: dict[str, Any], key: str) -> str:
     stages = [stage.name] if len(cell.stages) > 1 else []
     parts = [cell.arm, *stages, *(short(axis, value) for axis, value in axes.items()), key]
     return "-".join(re.sub(r"[^A-Za-z0-9._]+", "_", part) for part in parts)
+
+
+def _check_name(name: str, spec: Spec) -> None:
+    """Refuse a name that is too long for a folder, as the values of an axis may make it."""
+    if len(name) > MOST_NAME:
+        reason = f"a run's folder would have a name of {len(name)} letters, more than {MOST_NAME}: {name[:60]}..."
+        raise ConfigError(f"{reason}; give values short names, as in axes.NAME={{LABEL: {{FIELD: VALUE}}}}", "axes", spec.file)
 
 
 def short(axis: str, value: Any) -> str:

@@ -264,6 +264,12 @@ def test_a_run_to_start_from_is_named_by_the_beginning_of_its_name(expand, place
         expand(*words, "init_from=earlier/first")
 
 
+def test_values_too_long_for_the_name_of_a_folder_are_refused_before_anything_is_made(expand, place: Path) -> None:
+    long = "jitter" * 40
+    with pytest.raises(ConfigError, match=r"sweep\.yaml: axes: a run's folder would have a name of \d+ letters, .*; give values short"):
+        expand("arms=[scratch]", f"axes.mix={{{long}: {{optim.lr: 0.1}}, b: {{optim.lr: 0.2}}}}")
+
+
 def test_a_file_of_weights_is_read_once_for_all_runs_and_again_when_it_has_changed(expand, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Path] = []
     monkeypatch.setattr(existing_runs, "hash_file", lambda path: read.append(path) or hash_file(path))
