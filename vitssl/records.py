@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
-from vitssl.config import ConfigError, Problem, Site, fill
+from vitssl.config import ConfigError, Problem, Site, fill, metrics
 from vitssl.config.evals import KINDS, OWN_EVALS
 from vitssl.config.sweep import Quantity
 from vitssl.words import is_control
@@ -80,13 +80,14 @@ LINE, LINES, ANY_TEXT = Text(), Text("\n\t"), Text(None)
 LINK = Text(pattern=r"(https?://\S+)?", what="an address")
 COUNT, POSITIVE_COUNT, AMOUNT, SHARE = Number(int), Number(int, 1), Number(), Number(high=1.0)
 METRIC = Number(low=-MOST, or_not_finite=True)
+PERCENT = Number(high=100.001, or_not_finite=True)  # a mean of ones may be rounded up
 TIME = Number(high=1e11)  # seconds since 1970
 PROCESS = Number(int, 2, 2**31)  # an id; smaller numbers stand for several processes, or for the first one
 NUMBER = Number(low=-MOST)
 FINITE = Number(low=-1e300, high=1e300)
 LABEL = (str, bool, FINITE, None)  # a value of an axis, or an evaluator's field: a seed may have 19 digits
 
-METRICS = {...: METRIC}
+METRICS = {...: METRIC} | {f"{name}?": PERCENT for name, metric in metrics.METRICS.items() if metric.unit == "%"}
 FAILURE = {"message": ANY_TEXT, "attempt?": COUNT, "rank?": COUNT, "time?": TIME, "details?": ANY_TEXT}
 MEASURED = {
     "params_train": COUNT, "params_inference": COUNT, "macs_train_forward": COUNT, "macs_train_step": COUNT,
@@ -114,7 +115,7 @@ JOB = {
     "commit?": (str, None), "dirty?": bool, "earlier_sources?": [{"source": str, "commit?": (str, None), "dirty?": bool}],
 }  # fmt: skip
 EVALUATED = (*OWN_EVALS, "test_best")  # the results that done.json holds
-DONE = {"step": COUNT, "epochs": AMOUNT, "time_s?": AMOUNT, **{f"{name}?": ({"top1": METRIC, ...: METRIC}, None) for name in EVALUATED}}
+DONE = {"step": COUNT, "epochs": AMOUNT, "time_s?": AMOUNT, **{f"{name}?": ({**METRICS, "top1": PERCENT}, None) for name in EVALUATED}}
 EMISSIONS = {
     "attempt": COUNT, "node": str, "start": TIME, "end": TIME, "duration_s": AMOUNT, "gpus": COUNT, "gpu_kwh": AMOUNT, "cpu_kwh": AMOUNT,
     "ram_kwh": AMOUNT, "energy_kwh": AMOUNT, "co2e_kg": AMOUNT, "node_share": SHARE, "intensity_kg_per_kwh": AMOUNT, "country": str,

@@ -54,6 +54,7 @@ DAMAGES = [
     ("cost.json", ("macs_passes",), [], "macs_passes: [] is not a mapping of names"),
     ("cost.json", ("inference_images_per_s",), 1e308, "inference_images_per_s: 1e+308 is not from 0 to 1e+18"),
     ("done.json", ("test",), {"top5": 1.0}, "test.top1: it is missing"),
+    ("done.json", ("test", "top1"), 990.0, "test.top1: 990.0 is not from 0"),
     ("done.json", ("step",), True, "step: true is not a whole number"),
     ("emissions-0-n1.json", ("energy_kwh",), -1.0, "energy_kwh: -1.0 is not from 0"),
     ("emissions-0-n1.json", ("gpus",), None, "gpus: null is not a whole number"),
