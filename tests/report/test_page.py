@@ -48,6 +48,13 @@ def test_the_first_line_names_what_is_compared_and_no_axis_of_one_value(sweep):
     axes = {"size": ["pico"], "cost": ["low", "high"], "seed": [0, 1]}
     several = sweep({"scratch": 80.0, "ssat": 80.0}, axes, columns=None, name="several")
     assert compared_text(lay_out(collect(several))) == "2 arms (scratch, ssat) over cost low, high; seeds 0, 1."
+    change_command(several, "python jobs/submit.py sweeps/x.yaml 'arms=[scratch,ssat]' axes.seed=[0,1] length=0.1 site.gpu=L4 name=y")
+    assert compared_text(lay_out(collect(several))).endswith("; seeds 0, 1. Given on the command line: arms, axes.seed and length.")
+
+
+def change_command(folder: Path, command: str) -> None:
+    path = folder / "sweep.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"command": command}))
 
 
 @pytest.mark.usefixtures("all_files")

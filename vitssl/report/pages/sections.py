@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,7 @@ from vitssl.report.results.training_pictures import ROWS, Picture, pictures
 from vitssl.report.table import Table
 from vitssl.report.tables import details, differences, evaluations, main_table, selection, spending
 from vitssl.report.tables.settings import provenance, settings
-from vitssl.words import counted
+from vitssl.words import counted, listed
 
 FRONT: dict[str, dict[str, str]] = {
     "Accuracy against training cost": {"multiply-adds": "accuracy_vs_macs", "energy": "accuracy_vs_energy", "time": "accuracy_vs_hours"},
@@ -209,11 +210,19 @@ def title(grid: Grid) -> str:
 
 
 def compared_text(grid: Grid) -> str:
-    """Return a sentence on what the sweep compares; axes with a single value are left out."""
+    """Return what the sweep compares, and what of that the command line said; axes with a single value are left out."""
     axes = {axis: values for axis, values in grid.sweep.facts["axes"].items() if len(values) > 1}
     over = "; ".join(f"{'seeds' if axis == SEED else grid.short(axis)} {', '.join(map(str, values))}" for axis, values in axes.items())
     arms = ", ".join(grid.arm_name(arm) for arm in grid.sweep.arms)
-    return f"{counted(len(grid.sweep.arms), 'arm')} ({arms})" + (f" over {over}." if over else ".")
+    typed = listed(_typed(grid.sweep.facts["command"]))
+    compared = f"{counted(len(grid.sweep.arms), 'arm')} ({arms})" + (f" over {over}." if over else ".")
+    return f"{compared} Given on the command line: {typed}." if typed else compared
+
+
+def _typed(command: str) -> list[str]:
+    """Return the keys that a command sets, without those that neither choose runs nor change them."""
+    keys = dict.fromkeys(re.findall(r"""\s["']?([A-Za-z_][\w.-]*)=""", command))
+    return [key for key in keys if key.split(".")[0] not in ("name", "site", "resources", "budget")]
 
 
 def notes(grid: Grid) -> list[str]:
