@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("without_plots")
 
 EQUAL = "'axes.cost={given epochs: {}, equal MACs: {equalize: macs, equal_to: ssat}}' for arms of equal cost"
 SEEDS = {"seed": [0, 1, 2]}
-MORE = "To the sweep's command add 'axes.seed=[0,1,2,3,4]' for more seeds. Finished runs are kept."
+MORE = "To the sweep's command add 'axes.seed=[0,1,2,3,4]' for 5 seeds. Finished runs are kept."
 OPEN = {"scratch": lambda at: 74.0 + 3 * at["seed"], "ssat": lambda at: 82.0 - at["seed"]}  # +8, +4 and 0 points
 
 
@@ -40,8 +40,7 @@ def test_few_seeds_that_cannot_tell_make_one_statement_with_what_to_type(grid):
         "and ssat if top-1 does (its mean is better by 4.00 points, which may be chance)."
     )
     needed = "If means and spreads stay as they are, 7 seeds would tell ssat and scratch apart."  # t(6) = 2.447: 4 / sqrt(7) * 2.447 < 4
-    seeds = MORE.replace("4]'", "4,5,6]'")
-    both = seeds.replace(" for more seeds", f" for more seeds and {EQUAL}")
+    both = MORE.replace("4]' for 5 seeds", f"4,5,6]' for 7 seeds and {EQUAL}")
     assert sentences(headlines(made))[:3] == [found, take, f"{needed} {both}"]
     assert recommendation(made, None) == take
 
@@ -100,7 +99,7 @@ def test_of_few_more_seeds_that_would_decide_it_asks_though_there_are_five(grid)
     made = grid({"scratch": 70.0, "ssat": lambda at: 70.0 + gaps[at["seed"]]}, {"seed": list(gaps)})
     said = next_steps(made)
     assert (
-        "7 seeds would tell ssat and scratch apart. To the sweep's command add 'axes.seed=[0,1,2,3,4,5,6]' for more seeds and 'axes.cost="
+        "7 seeds would tell ssat and scratch apart. To the sweep's command add 'axes.seed=[0,1,2,3,4,5,6]' for 7 seeds and 'axes.cost="
         in said
     )
 
@@ -246,5 +245,5 @@ def test_of_folds_every_one_is_tested_as_often(grid):
         arm: [("train", {"objectives.classify": {}, "data.folds": 3, **more})] for arm, more in {"a": {}, "b": {"optim.lr": 1e-3}}.items()
     }
     made = grid({"a": 70.0, "b": lambda at: 70.0 + 9 * at["seed"]}, {"seed": [0, 1]}, stages=stages, baseline="a")
-    assert "'axes.seed=[0,1,2,3,4,5]' for more seeds" in next_steps(made)
+    assert "'axes.seed=[0,1,2,3,4,5]' for 6 seeds" in next_steps(made)
     assert _evenly([0, 3, 6], 5, 3) == [0, 3, 6, 1, 2, 4, 5, 7, 8] and _evenly([4, 7], 5, 1) == [4, 7, 0, 1, 2]

@@ -164,12 +164,12 @@ def test_equal_runs_in_two_rows_are_the_same(sweep):
 def test_more_seeds_are_not_asked_for_where_the_images_are_too_few(sweep):
     """One image of fifty more, in each seed: whatever further seeds give, fifty images do not tell that from chance."""
     folder = sweep({"scratch": 40.0, "ssat": lambda at: 40.0 + 2 * at["seed"]}, {"seed": [0, 1, 2]}, columns=None)
-    assert "for more seeds" in next_steps(lay_out(collect(folder)))
+    assert "axes.seed=" in next_steps(lay_out(collect(folder)))
     for arm, right in (("scratch", 20), ("ssat", 21)):
         for path in folder.glob(f"{arm}-*"):
             predictions(path, np.zeros(50, dtype=int), np.where(np.arange(50) < right, 0, 1))
     said = next_steps(lay_out(collect(folder)))
-    assert "for more seeds" not in said
+    assert "axes.seed=" not in said
     assert said.startswith("If means and spreads stay as they are, more than 40 seeds, or more test images, would tell")
 
 

@@ -133,8 +133,8 @@ def _more_seeds(grid: Grid, wanted: int) -> str:
     seeds = grid.sweep.facts["axes"].get(SEED, [])
     if not 0 < len(seeds) < wanted:
         return ""
-    more = ",".join(map(str, _evenly(seeds, wanted, grid.folds or 1)))
-    return f"'axes.seed=[{more}]' for more seeds"
+    more = _evenly(seeds, wanted, grid.folds or 1)
+    return f"'axes.seed=[{','.join(map(str, more))}]' for {len(more)} seeds"
 
 
 def _evenly(seeds: list[int], wanted: int, folds: int) -> list[int]:
