@@ -42,7 +42,10 @@ def reused(sweep: Sweep) -> str:
     """Return a sentence on the runs that were trained for other sweeps, whose reports count them, too; empty if there are none."""
     origins = [Path(run.job["reused_from"]).parent for run in sweep.runs.values() if "reused_from" in run.job]
     sweeps = Counter(origin.name for origin in origins if origin.name != sweep.folder.absolute().name and origin.exists())
-    return f" {sweeps.total()} of these runs were trained for the sweep {listed(sweeps)}, whose report counts them too." if sweeps else ""
+    if not sweeps:
+        return ""
+    whose = f"the sweep {listed(sweeps)}, whose report counts" if len(sweeps) == 1 else f"the sweeps {listed(sweeps)}, whose reports count"
+    return f" {sweeps.total()} of these runs were trained for {whose} them too."
 
 
 def _named(start: Path) -> str:
