@@ -102,6 +102,12 @@ def test_the_front_is_joined_and_marked(sweep, emissions_record):
     assert axis.get_xlabel() == "TMACs of training" and set(colours_by_label(figure)) >= {"Scratch", "SSL+FT", "SSAT"}
 
 
+def test_arms_of_a_single_seed_have_no_front(sweep):
+    caption, figure = plots.draw(lay_out(collect(sweep(TOP1, {"seed": [0]}, columns=None))))["accuracy_vs_macs"]
+    assert caption.endswith("The Pareto front is not marked, since a single seed does not tell arms apart.")
+    assert "Pareto front" not in {line.get_label() for line in figure.axes[0].lines}
+
+
 def test_measured_costs_that_may_not_be_believed_have_no_front(sweep, emissions_record):
     """Of two equal runs one took twice as long; the multiply-adds are exact all the same."""
     make = {("ssat", 1): {"records": [emissions_record(hours=2)]}}

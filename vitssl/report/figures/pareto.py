@@ -92,7 +92,8 @@ def against(grid: Grid, name: str) -> Plot | None:
 def _unmarked_reason(grid: Grid, column: Any, name: str) -> str:
     """Return the reason why the Pareto front of a column is not marked; empty if nothing speaks against it."""
     modelled = "energy is modelled, and little else than the time" if name == "accuracy_vs_energy" and not metered(grid.sweep) else ""
-    return grid.unselected_reason or ("" if name == EXACT else doubt(grid, column)) or modelled
+    single = "a single seed does not tell arms apart" if any(len(grid.scores(row, column)) == 1 for row in grid.rows) else ""
+    return grid.unselected_reason or single or ("" if name == EXACT else doubt(grid, column)) or modelled
 
 
 def front(centres: list[tuple[float, float]], lower_is_better: bool = False) -> list[tuple[float, float]]:
