@@ -480,7 +480,7 @@ def test_the_axes_and_arms_of_hyper_parameters_of_all_sweeps():
         spec = sweep_file.read(path, overrides.parse(["axes.seed=0"]), everything=True)
         planned = [Cell(c.arm, c.axes, [(s.name, read(s.name, s.run)) for s in c.stages]) for c in cells(spec)]
         axes = [axis for axis, values in spec.axes.items() if axis != "seed" and len(values) > 1]
-        hyper = [axis for axis in axes if sets_hyperparameters(Sweep(path, {}, [], planned, {}), axis)]
+        hyper = [axis for axis in axes if sets_hyperparameters(Sweep(path, {}, [], planned, {}, path), axis)]
         others |= set(axes) - set(hyper)
         found |= {path.stem: hyper} if hyper else {}
         between |= {path.stem: fields} if (fields := settings_between_arms(planned)) else {}
