@@ -165,7 +165,7 @@ def test_the_epoch_may_be_chosen_by_held_out_images_too(grid_sweep, sweep) -> No
 def test_axes_that_are_not_selected_over_stay_rows(sweep) -> None:
     axes = {"epochs": [10, 20], "finetune.optim.lr": [0.1, 0.2], "pretrain.optim.lr": [1.0], "seed": [0]}
     at = [(epochs, lr) for epochs in axes["epochs"] for lr in axes["finetune.optim.lr"]]
-    make = {("ssat", epochs, lr, 1.0, 0): {"done": {"val": {"top1": 100 * lr * (15 - epochs)}}} for epochs, lr in at}
+    make = {("ssat", epochs, lr, 1.0, 0): {"done": {"val": {"top1": 50 + 10 * lr * (15 - epochs)}}} for epochs, lr in at}
     select = ["finetune.optim.lr", "pretrain.optim.lr"]
     laid_out = lay_out(collect(sweep({"ssat": lambda at: at["epochs"]}, axes, columns=None, baseline=None, make=make, select=select)))
     table = selection.table(laid_out)
