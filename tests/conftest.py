@@ -100,12 +100,18 @@ def compiled_code_is_forgotten():
         torch._dynamo.reset()
 
 
+@pytest.fixture(scope="session")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all tests keep decoded images: the digits are decoded once, not by each of hundreds of trainings."""
+    return tmp_path_factory.mktemp("decoded") / "cache"
+
+
 @pytest.fixture
-def make_run(tmp_path: Path):
+def make_run(cache_dir: Path):
     """A tiny Run from layers over TINY; its shards folder need not exist."""
 
     def make(*layers, shards="nowhere") -> config.Run:
-        run = config.merge(config.Run, TINY, {"data.shards": str(shards), "data.cache_dir": str(tmp_path / "cache")}, *layers)
+        run = config.merge(config.Run, TINY, {"data.shards": str(shards), "data.cache_dir": str(cache_dir)}, *layers)
         config.check(run)
         return run
 

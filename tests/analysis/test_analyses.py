@@ -265,7 +265,7 @@ def test_a_network_that_diverged_is_one_line(untrained_run, name: str, capsys) -
     saved["model"]["backbone.blocks.0.mlp.fc1.weight"].mul_(1e30)
     torch.save(saved, folder / "last.pt")
     assert cli.main(["analyze", str(folder), name, "--images", "5"]) == 2
-    assert re.search(r"\nerror: .*/run: the (features|attention weights) of block \d are not finite\n$", capsys.readouterr().err)
+    assert re.search(r"(?m)^error: .*/run: the (features|attention weights) of block \d are not finite\n$", capsys.readouterr().err)
 
 
 def test_a_sample_is_drawn_by_its_seed(trained) -> None:
