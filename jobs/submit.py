@@ -24,7 +24,7 @@ from jobs import folders, local, site_profile
 from jobs.display import show
 from jobs.inputs import prepare, reuse, weights
 from jobs.plan import equalize, existing_runs, graph, notes, overrides, predict, shards, smoke, sweep, sweep_files
-from jobs.plan.cells import cells
+from jobs.plan.cells import Cell, Stage, cells
 from jobs.plan.launch import Launch
 from jobs.plan.overrides import CLI
 from jobs.plan.pace import on_gpu
@@ -85,40 +85,73 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
     file = sweep_files.find(options.sweep)
     parsed = overrides.parse(options.overrides)
     spec = sweep.read(file, parsed, options.all)
-    profile_name = options.site or spec.site or "local"
-    site = site_profile.read(profile_name, parsed.site, CLI if options.site else spec.file)
+    profile = options.site or spec.site or "local"
+    site = site_profile.read(profile, parsed.site, CLI if options.site else spec.file)
     executor = _executor(options.executor, options.dry_run, site)
-    runs = options.runs.resolve()
-    if not str(runs).isprintable():  # a line break in it would start a new line of a batch script
-        raise ConfigError(f"{str(runs)!r} has a line break or another control character; choose another folder", "--runs", CLI)
-    if runs.exists() and not runs.is_dir():
-        raise ConfigError("this is a file; name a folder", f"--runs {options.runs}", CLI)
-    if options.runs != RUNS and not any(runs.glob("[!.]*")):
-        note(f"{options.runs} (--runs) holds nothing yet, so there are no earlier runs to keep or continue")
+    runs = _runs_folder(options.runs)
     if options.smoke:
         spec = smoke.narrow(spec)
         console.print(smoke.summary_text(spec), soft_wrap=True)
-    sweep_files.refuse_taken_name(spec, runs / spec.name)
-    if executor == "local":
+    launch = Launch(runs / spec.name, executor, site, Path(), options.use_current_source)
+    sweep_files.refuse_taken_name(spec, launch.sweep)
+    with error_location(spec, site_profile.file_of(profile)):
+        planned = _plan(spec, launch, options.smoke)
+        unfetched = _prepare([stage for cell in planned for stage in cell.stages], launch, options.dry_run)
+        linked = _link(spec, planned, launch, options, console)
+        if options.dry_run:
+            return _dry_run(spec, linked, launch, unfetched, options, console)
+        if options.greenest_within is not None or any(limit is not None for limit in vars(spec.budget).values()):
+            predictions = predict.predict_runs(linked, launch)
+            predict.check_budget(spec, linked, predictions, site)
+            _begin_when_green(options.greenest_within, linked, predictions, launch, console)
+        _show(spec, linked, (), site, options.all_jobs, console)
+        return launch_all(linked, launch, options.wait, console, lambda: _write(spec, linked, launch))
+
+
+def _runs_folder(named: Path) -> Path:
+    """Return the absolute path of the folder for all sweeps' runs, which may not exist yet."""
+    runs = named.resolve()
+    if not str(runs).isprintable():  # a line break in it would start a new line of a batch script
+        raise ConfigError(f"{str(runs)!r} has a line break or another control character; choose another folder", "--runs", CLI)
+    if runs.exists() and not runs.is_dir():
+        raise ConfigError("this is a file; name a folder", f"--runs {named}", CLI)
+    if named != RUNS and not any(runs.glob("[!.]*")):
+        note(f"{named} (--runs) holds nothing yet, so there are no earlier runs to keep or continue")
+    return runs
+
+
+def _plan(spec: sweep.Spec, launch: Launch, tiny: bool) -> list[Cell]:
+    """Return the sweep's cells with all their Runs for this machine or the cluster; ``tiny`` ones for a smoke run."""
+    here = launch.executor == "local"
+    if here:
         sweep.on_this_machine(spec)
     else:
-        site_profile.add_own(site)
+        site_profile.add_own(launch.site)
     planned = cells(spec)
     stages = [stage for cell in planned for stage in cell.stages]
-    if options.smoke:
+    if tiny:
         for stage in stages:
-            stage.run = smoke.shrink(stage.run, spec, runs, stage.where, on_cpus=not on_gpu(stage.run, spec.resources, executor))
-    with error_location(spec, site_profile.file_of(profile_name)):
-        prepare.check_machine(stages, site, here=executor == "local")
-    missing, unfetched = prepare.shards(stages, options.dry_run), weights.prepare(stages)
-    weights.check_names(unfetched, site)
-    if not options.dry_run:
-        prepare.build(missing, site)
-        weights.fetch(unfetched, site)
+            on_cpus = not on_gpu(stage.run, spec.resources, launch.executor)
+            stage.run = smoke.shrink(stage.run, spec, launch.sweep.parent, stage.where, on_cpus)
+    prepare.check_machine(stages, launch.site, here)
+    return planned
+
+
+def _prepare(stages: list[Stage], launch: Launch, dry_run: bool) -> dict[str, str]:
+    """Build the shards and fetch the weights that Runs start from, and check both; return the weights that a dry run leaves unfetched."""
+    missing, unfetched = prepare.shards(stages, dry_run), weights.prepare(stages)
+    weights.check_names(unfetched, launch.site)
+    if not dry_run:
+        prepare.build(missing, launch.site)
+        weights.fetch(unfetched, launch.site)
         weights.prepare(stages)  # again, to check that the imported weights fit
-    launch = Launch(runs / spec.name, executor, site, Path(), options.use_current_source)
     prepare.check_images(stages)
-    weights.check_networks(stages, site)
+    weights.check_networks(stages, launch.site)
+    return unfetched
+
+
+def _link(spec: sweep.Spec, planned: list[Cell], launch: Launch, options: argparse.Namespace, console: Console) -> graph.Graph:
+    """Return the jobs of the planned cells, with notes on what a user may not expect of them."""
     if not options.smoke:
         equalize.apply(spec, planned, launch)
     linked = graph.link(spec, planned, launch.sweep, shards.fingerprint)
@@ -126,19 +159,11 @@ def _submit(options: argparse.Namespace, console: Console) -> int:
     _reuse(linked, launch, options.reuse, console)
     if not options.smoke:
         remarks = existing_runs.remarks(linked.jobs, launch.sweep, launch.use_current_source)
-        kept_grids = existing_runs.kept_grids(linked.jobs, launch.sweep, site, typed=not parsed.site.keys().isdisjoint(GRID_FIELDS))
-        for line in [*notes.notes(spec, planned, site), *remarks, *filter(None, [kept_grids])]:
+        typed = not spec.overrides.site.keys().isdisjoint(GRID_FIELDS)
+        kept_grids = existing_runs.kept_grids(linked.jobs, launch.sweep, launch.site, typed)
+        for line in [*notes.notes(spec, planned, launch.site), *remarks, *filter(None, [kept_grids])]:
             note(line)
-    if options.dry_run:
-        with error_location(spec, site_profile.file_of(profile_name)):
-            return _dry_run(spec, linked, launch, unfetched, options, console)
-    if options.greenest_within is not None or any(limit is not None for limit in vars(spec.budget).values()):
-        predictions = predict.predict_runs(linked, launch)
-        predict.check_budget(spec, linked, predictions, site)
-        _begin_when_green(options.greenest_within, linked, predictions, launch, console)
-    _show(spec, linked, (), site, options.all_jobs, console)
-    with error_location(spec, site_profile.file_of(profile_name)):
-        return launch_all(linked, launch, options.wait, console, lambda: _write(spec, linked, launch))
+    return linked
 
 
 def _reuse(linked: graph.Graph, launch: Launch, asked: bool, console: Console) -> None:
