@@ -170,6 +170,8 @@ def test_uniform_magnitudes_above_a_std_of_100():
     degrees = parse_policy("rand-m8-mstd101-p1").sample(step_random(20_000))
     degrees = np.abs(degrees.argument_BT[degrees.operation_BT == OPERATIONS.index("Rotate")])
     assert degrees.max() < 24 and np.histogram(degrees, 4, (0, 24))[0] / len(degrees) == pytest.approx([0.25] * 4, abs=0.03)
+    above = parse_policy("rand-m20-mstd101-p1").sample(step_random(500))
+    assert np.abs(above.argument_BT[above.operation_BT == OPERATIONS.index("Rotate")]).max() == 30  # magnitudes end at 10, as in timm
 
 
 # ------------------------------------------------------------------------------------------------------------ carrying out

@@ -197,9 +197,8 @@ class Policy(NamedTuple):
         if self.magnitude_std > 100:
             magnitude_BT = magnitude_BT * random.uniform("auto_augment/magnitude", steps)
         else:
-            noise_BT = self.magnitude_std * random.normal("auto_augment/magnitude", steps)
-            magnitude_BT = np.clip(magnitude_BT + noise_BT, 0, self.highest)
-        level_BT = magnitude_BT / self.highest
+            magnitude_BT = magnitude_BT + self.magnitude_std * random.normal("auto_augment/magnitude", steps)
+        level_BT = np.clip(magnitude_BT, 0, self.highest) / self.highest
         operation_BT, argument_BT = np.full(entry_BT.shape, NONE), np.zeros(entry_BT.shape)
         for entry, (name, _, _) in enumerate(self.entries):
             affected_BT = chosen_BT & (entry_BT == entry)
