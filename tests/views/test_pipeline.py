@@ -89,10 +89,16 @@ def test_random_resized_equals_a_slow_loop():
 
 
 @pytest.mark.parametrize(
-    ("size", "crop", "corner"), [((100, 10), (13, 10), (43, 0)), ((10, 100), (10, 13), (0, 43)), ((9, 9), (9, 9), (0, 0))]
+    ("size", "crop", "corner", "ratio"),
+    [
+        ((100, 10), (13, 10), (43, 0), [3 / 4, 4 / 3]),
+        ((10, 100), (10, 13), (0, 43), [3 / 4, 4 / 3]),
+        ((9, 9), (9, 9), (0, 0), [3 / 4, 4 / 3]),
+        ((5, 1), (1, 1), (2, 0), [2.0, 3.0]),  # a height of 1 / 2 would be rounded to no pixel
+    ],
 )
-def test_without_a_fitting_attempt_the_centre_is_taken(size, crop, corner):
-    view = View(scale=[3.0, 3.0])  # larger than any image
+def test_without_a_fitting_attempt_the_centre_is_taken(size, crop, corner, ratio):
+    view = View(scale=[3.0, 3.0], ratio=ratio)  # larger than any image
     corners, crops = random_resized(view, StepRandom(0, "main", 1, raw_batch()), np.array([size] * len(RAGGED)))
     assert (crops == crop).all() and (corners == corner).all()
 

@@ -25,7 +25,7 @@ def random_resized(view: View, random: StepRandom, sizes_B2: np.ndarray) -> tupl
     fits_B1 = fits_B10.any(1)[:, None]
     height_B, width_B = sizes_B2.T
     widest_B, tallest_B = np.rint(height_B * view.ratio[1]), np.rint(width_B / view.ratio[0])
-    central_B2 = np.stack([np.minimum(height_B, tallest_B), np.minimum(width_B, widest_B)], axis=1).astype(int)
+    central_B2 = np.stack([np.minimum(height_B, tallest_B), np.minimum(width_B, widest_B)], axis=1).clip(1).astype(int)
     crop_B2 = np.where(fits_B1, crop_B10_2[np.arange(len(first_B)), first_B], central_B2)
     corner_B2 = np.floor(random.uniform("crop/place", 2) * (sizes_B2 - crop_B2 + 1)).astype(int)
     return np.where(fits_B1, corner_B2, (sizes_B2 - crop_B2) // 2), crop_B2
