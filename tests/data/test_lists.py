@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -247,6 +248,10 @@ def test_a_file_chooses_classes(make_folder):
     assert opened.classes == ["ant", "cow"]
     assert [label for _, label in listed(opened)["train"]] == [0, 1, 1, 1]
     assert len(opened.splits["test"]) == 2  # that bee has no test images does not matter here
+    (folder / "train" / "cow 4 legs").mkdir()  # another class, whose name begins like that of the first one
+    for split in ("train", "test"):
+        shutil.copytree(folder / split / "cow", folder / split / "cow 4 legs", dirs_exist_ok=True)
+    assert open_source(f"folder:{folder}?classes=some.txt").classes == ["ant", "cow 4 legs"]
     (folder / "some.txt").write_text("cow\nelk\n")
     assert f"some.txt: class 'elk' has no folder {folder}/train/elk" in refused(f"folder:{folder}?classes=some.txt")
     (folder / "some.txt").write_text("\n")

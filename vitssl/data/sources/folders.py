@@ -167,8 +167,9 @@ def _class_names(root: Path, train: Path) -> list[str]:
 
 
 def _chosen(present: list[str], train: Path, file: Path) -> list[str]:
-    """Return the classes that a file names by the first word of each line, in the order that they have among all."""
-    names = {line.split()[0] for line in lists.read_text(file).splitlines() if line.strip()}
+    """Return the classes that a file names by the lines or, unless a whole line is a class, their first words, in the order of all."""
+    lines = [line.strip() for line in lists.read_text(file).splitlines() if line.strip()]
+    names = {line if line in present else line.split()[0] for line in lines}
     if missing := sorted(names - set(present)):
         raise ConfigError(f"{file}: class {missing[0]!r} has no folder {train / missing[0]}")
     if not names:
