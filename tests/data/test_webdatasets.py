@@ -57,12 +57,12 @@ def pixels_and_labels(index: Index, cache: Path, split: str, cache_gb: float = 1
 
 @pytest.mark.parametrize("way", WAYS)
 def test_tars_in_place_hold_what_a_folder_of_their_images_holds(make_folder, tmp_path, way):
-    root = make_folder("pets", **COUNTS)
+    root = make_folder("pets [1]", **COUNTS)
     source = from_folder(root, way)
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in root.glob("*.tar")}
     folder, tars = build(str(root), tmp_path / "folder"), build(source, tmp_path / "tars", workers=2)
     assert tars.classes == (["0", "1", "2"] if way.startswith("numbers") and not way.endswith("file") else CLASSES)
-    assert (tars.name, tars.mean, tars.std) == ("pets", folder.mean, folder.std)
+    assert (tars.name, tars.mean, tars.std) == ("pets [1]", folder.mean, folder.std)
     for split in ("train", "test"):
         of_folder = pixels_and_labels(folder, tmp_path, split)
         for cache_gb in (1.0, 0.0):  # from the cache, and streamed
@@ -76,7 +76,7 @@ def test_tars_in_place_hold_what_a_folder_of_their_images_holds(make_folder, tmp
     assert {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in root.glob("*.tar")} == before
     assert shards.verify(tmp_path / "tars", workers=1, progress=False) == []
     assert [row[1] for row in findings.read(tmp_path / "tars").near_duplicates] == []
-    assert shards.info(tmp_path / "tars").startswith("pets: 18 images, 3 classes, 4 shards")
+    assert shards.info(tmp_path / "tars").startswith("pets [1]: 18 images, 3 classes, 4 shards")
 
 
 def test_images_without_labels_have_tars_of_their_own(tmp_path):

@@ -77,7 +77,8 @@ def expanded(pattern: str) -> list[str]:
     Raises:
         ConfigError: a tar does not exist, or none matches.
     """
-    paths = [path for name in _without_braces(pattern) for path in (sorted(glob.glob(name)) if "*" in name else [name])]
+    names = _without_braces(pattern)
+    paths = [path for name in names for path in (sorted(glob.glob(name.replace("[", "[[]"))) if "*" in name else [name])]
     if missing := [path for path in paths if not os.path.isfile(path)]:
         more = f" (and {len(missing) - 1:,} more of {len(paths):,})" if len(missing) > 1 else ""
         raise ConfigError(f"wds:{pattern}: there is no tar {missing[0]}{more}")
