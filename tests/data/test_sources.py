@@ -179,6 +179,14 @@ def test_idx_files_are_read(tmp_path, zipped, colour):
         assert np.array_equal([s.image for s in source.splits[split]], arrays[f"{prefix}-images"])
 
 
+def test_folders_and_hidden_files_beside_idx_files_are_left_out(tmp_path):
+    write_idx(tmp_path / "train-images-idx3-ubyte")  # in Kaggle's archive each file is in such a folder, and beside it
+    for file in (tmp_path / "train-images-idx3-ubyte").iterdir():
+        file.rename(tmp_path / file.name.replace("-idx", ".idx"))
+    (tmp_path / "._train-labels-idx1-ubyte").write_bytes(b"what a Mac leaves in archives")
+    assert len(open_source(f"idx:{tmp_path}").splits["train"]) == 12
+
+
 def test_idx_and_torchvision_agree(tmp_path):
     write_idx(tmp_path / "FashionMNIST" / "raw")
     ours, theirs = open_source(f"idx:{tmp_path}/FashionMNIST/raw"), open_source(f"torchvision:FashionMNIST?root={tmp_path}")

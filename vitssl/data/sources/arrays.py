@@ -22,6 +22,7 @@ import psutil
 from vitssl.config import ConfigError
 from vitssl.data.sources.folders import existing
 from vitssl.data.sources.samples import Options, Sample, Source
+from vitssl.data.sources.splits import is_hidden
 from vitssl.reader import read_whole
 
 MOST_DIMENSIONS = 4  # dimensions of an idx file: images, rows, columns, colours
@@ -59,7 +60,8 @@ def _idx_file(root: Path, prefixes: tuple[str, ...], what: str) -> Path:
     """Return the file of ``root`` that holds the images or the labels (``what``) of the split that one of ``prefixes`` names."""
     for file in sorted(root.iterdir()):
         stem = file.name.removesuffix(".gz").replace(".", "-")
-        if f"{what}-idx" in stem and any(f"{prefix}-{what}" in stem for prefix in prefixes):
+        named = f"{what}-idx" in stem and any(f"{prefix}-{what}" in stem for prefix in prefixes)
+        if named and not is_hidden(file.name) and not file.is_dir():  # Kaggle's archive has folders of these names, too
             return file
     raise ConfigError(f"idx:{root}: there is no {prefixes[0]}-{what}-idx?-ubyte[.gz]")
 
