@@ -316,6 +316,7 @@ def test_a_table_may_be_separated_as_a_spreadsheet_does(tmp_path, separator):
         ("path,label,split\na.jpg,x,train\nb.jpg,y,test\n", r"list\.csv:3: class 'y' of split 'test' does not occur"),
         ("path,label,split\na.jpg,x,train\nb.jpg,x,te+st\n", r"'te\+st' is not a name for a split"),
         ("path,label,split\na.jpg,,test\n", "no images in split 'train'"),
+        ("path,label,split\na.jpg,x,training\nb.jpg,x,test\n", "csv: no images in split 'train'; it has training, test$"),
         (
             "path,label\na.jpg,x\n\nb.jpg,x,\n",
             r"list\.csv:4: 3 values under a header of 2 columns; put a value that holds a comma in",

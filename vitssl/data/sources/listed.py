@@ -75,14 +75,15 @@ def _from_rows(name: str, root: Path, rows: dict[str, list[lists.Row]], hold_out
     for row in itertools.chain(*rows.values()):
         _check(row)
     _check_images_exist(root, [row for split_rows in rows.values() for row in split_rows])
-    names = _class_names(rows.get("train", []))
+    if "train" not in rows:
+        raise ConfigError(f"{hold_out.source}: no images in split 'train'; it has {', '.join(rows) or 'no images'}")
+    names = _class_names(rows["train"])
     labels = {"": UNLABELLED} | {label: k for k, label in enumerate(names)}
     splits = {split: [_sample(root, row, split, labels) for row in split_rows] for split, split_rows in rows.items()}
     groups = {split: [row.group or row.path for row in split_rows] for split, split_rows in rows.items()}
     elsewhere = set(itertools.chain(*(groups[split] for split in groups if split != "train")))
     classes = list(names.values())
-    if "train" in splits:
-        splits |= held_out.divided(hold_out, classes, splits["train"], groups["train"], elsewhere)
+    splits |= held_out.divided(hold_out, classes, splits["train"], groups["train"], elsewhere)
     return Source(name, classes, splits, grouped=any(row.group for row in itertools.chain(*rows.values())))
 
 
