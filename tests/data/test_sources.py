@@ -100,6 +100,11 @@ def test_folder_with_test_and_val_and_unlabeled(tmp_path):
         (["train/a/1.jpg"], [], "no test split; expected .*/test/<class>"),
         (["train/1.jpg", "test/a/1.jpg"], [], "/train holds no class folders"),
         (["train/a/1.jpg", "test/a/1.jpg"], ["train/b"], "/train/b: no images for class 'b'"),
+        (
+            ["train/a/1.jpg", "train/b/index.json", "test/a/1.jpg"],
+            [],
+            "train/b: holds shards, and would be a class; move it out of .*/train$",
+        ),
         (["train/a/1.jpg", "train/b/1.jpg", "test/a/1.jpg"], [], "/test: there is no folder b, which .*/train has; every class is in both"),
         (["train/a/1.jpg", "test/a/1.jpg", "test/z/1.jpg"], [], "/test/z: a class that .*/train does not have$"),
         (["train/severe/1.jpg", "test/sever/1.jpg"], [], r"/test/sever: a class that .*/train does not have \(did you mean severe\?\)$"),
