@@ -109,9 +109,7 @@ def _check_images_exist(root: Path, rows: list[lists.Row]) -> None:
     missing = [row for row in rows if not os.path.isfile(os.path.join(root, row.path))]
     if missing:
         more = f" ({len(missing):,} of {len(rows):,} are missing)" if len(missing) > 1 else ""
-        raise ConfigError(
-            f"{missing[0].where}: there is no image {os.path.join(root, missing[0].path)}{more}{_several_columns(missing[0])}"
-        )
+        raise ConfigError(f"{missing[0].where}: there is no image {os.path.join(root, missing[0].path)}{more}{_last_word(missing[0])}")
 
 
 def _sample(root: Path, row: lists.Row, split: str, labels: dict[str, int]) -> Sample:
@@ -121,10 +119,10 @@ def _sample(root: Path, row: lists.Row, split: str, labels: dict[str, int]) -> S
     return Sample(row.path, labels[row.label], path, row.group)
 
 
-def _several_columns(row: lists.Row) -> str:
-    if row.columns <= 2:
+def _last_word(row: lists.Row) -> str:
+    if row.certain:
         return ""
-    rule = f"of its {row.columns} columns the last is taken for the label, and all before it for the path"
+    rule = f"its last word, {row.label[:80]!r}, is taken for the label, and all before it for the path"
     return f"; {rule}; label=2 takes column 2, and column 1 for the path"
 
 

@@ -46,7 +46,7 @@ class Row(NamedTuple):
     label: str  # the class as the list writes it; "" if it is unlabelled
     name: str  # what to call the class, if all images of it agree
     group: str = ""  # the group that it must stay with; "" if its path is its only group
-    columns: int = 2  # columns of its line of text; the last was taken for the label, all others for the path
+    certain: bool = True  # False for a line of text in which the label, its last word, may be but a part of a column or not the label
 
 
 def read_list(file: Path, label: int | None = None) -> list[Row]:
@@ -95,7 +95,7 @@ def _text_rows(file: Path) -> Iterator[Row]:
         path = _without_separators(line[: len(line) - len(label)])
         if not path or not label:
             raise ConfigError(f"{where}: expected an image's path and its label, not {line[:80]!r}")
-        yield _row(where, path, label, len(_columns(line)))
+        yield _row(where, path, label, _columns(line) == [path, label])
 
 
 def _rows_of_columns(file: Path, label: int) -> Iterator[Row]:
@@ -123,9 +123,9 @@ def _without_separators(text: str) -> str:
     return text[:end]
 
 
-def _row(where: str, path: str, label: str, columns: int = 2) -> Row:
+def _row(where: str, path: str, label: str, certain: bool = True) -> Row:
     """Return a row that names no class: a number is called after the folder of its images."""
-    return Row(where, path, label, PurePosixPath(path).parent.name if label.isdecimal() else label, columns=columns)
+    return Row(where, path, label, PurePosixPath(path).parent.name if label.isdecimal() else label, certain=certain)
 
 
 def _json_rows(file: Path) -> Iterator[Row]:
