@@ -438,3 +438,5 @@ def test_unknown_set_and_option_are_refused(tmp_path):
         open_source("torchvision:CIFAR")
     with pytest.raises(ConfigError, match="unknown option 'rot'"):
         open_source(f"torchvision:CIFAR10?rot={tmp_path}")
+    with pytest.raises(ConfigError, match="torchvision:CIFAR10: root is there twice"):
+        open_source(f"torchvision:CIFAR10?root={tmp_path}&root=elsewhere")

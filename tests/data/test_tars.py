@@ -205,6 +205,7 @@ OPTIONS = {
         "label=json does not say where in the JSON the label stands; write label=json.",
     ),
     "an unknown option": ("train-*.tar?labels=cls", "unknown option 'labels'; known: test, val, unlabeled, image, label, classes"),
+    "an option twice": ("train-*.tar?test=test-00.tar&label=cls&label=txt", "label is there twice, as cls and as txt; leave out one"),
     "no names": ("train-*.tar?test=test-00.tar&classes=none.txt", "none.txt: names no classes; expected one on each line"),
     "a name twice": ("train-*.tar?test=test-00.tar&classes=twice.txt", "twice.txt: names class 'cat' twice"),
     "years": ("train-*.tar?test=test-00.tar&classes=years.txt", "years.txt: calls class 0 '1', a number that a label may mean"),

@@ -12,7 +12,7 @@ import numpy as np
 
 from vitssl.config import ConfigError
 from vitssl.config.base import closest, did_you_mean
-from vitssl.data.sources.samples import Options, Sample, Source
+from vitssl.data.sources.samples import Options, Sample, Source, refuse_repeated_options
 
 DEFAULT_ROOT = Path("~/.cache/vitssl/torchvision")
 
@@ -104,7 +104,8 @@ def _download(cls: Any, name: str, root: Path, arguments: dict[str, Any]) -> Any
 
 
 def open_torchvision(name: str, options: Options) -> Source:
-    classes, splits = open_set(name, *options.get("root", [])[-1:])
+    refuse_repeated_options(f"torchvision:{name}", options)
+    classes, splits = open_set(name, *options.get("root", []))
     return Source(name, classes, {split: _Parts(split, parts) for split, parts in splits.items()})
 
 

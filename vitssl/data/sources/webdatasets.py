@@ -25,7 +25,7 @@ from vitssl.config import ConfigError
 from vitssl.data import UNLABELLED
 from vitssl.data.sources import lists
 from vitssl.data.sources.folders import IMAGE_ENDINGS
-from vitssl.data.sources.samples import Options, Sample, Tars
+from vitssl.data.sources.samples import Options, Sample, Tars, refuse_repeated_options
 
 SPLITS = ("test", "val", "unlabeled")
 OPTIONS = (*SPLITS, "image", "label", "classes")
@@ -41,6 +41,7 @@ def open_tars(pattern: str, options: Options) -> Tars:
         ConfigError: tars are missing, or options fit nothing; the message is one line.
     """
     pattern = str(Path(pattern).expanduser())
+    refuse_repeated_options(f"wds:{pattern}", options, (*SPLITS, "image"))
     training = expanded(pattern)
     _refuse_no_test(pattern, options)
     folder = os.path.dirname(pattern)
