@@ -101,6 +101,28 @@ def test_images_without_labels_may_be_elsewhere(tmp_path):
         open_source(f"folder:{root}?test=0.2&unlabeled=../none")
 
 
+@pytest.mark.parametrize(
+    ("query", "twice"),
+    [
+        ("photos?test=0.2&unlabeled=unlabeled", "photos/unlabeled"),
+        ("photos?test=0.2&unlabeled=cat", "photos/cat"),
+        ("photos?test=0.2&unlabeled=../more&unlabeled=../more/any", "more"),
+        ("photos?unlabeled=.&unlabeled=cat", "photos"),
+        ("whole?unlabeled=..", "whole/train/cat"),
+    ],
+)
+def test_no_image_is_read_twice(tmp_path, query, twice):
+    flat(tmp_path / "photos", cat=10, dog=10, unlabeled=3)
+    flat(tmp_path / "more", any=2)
+    for split in ("train", "test"):
+        flat(tmp_path / "whole" / split, cat=1)
+    with pytest.raises(ConfigError, match=rf"images in it are read already, from {tmp_path}/{twice}; leave it out$"):
+        open_source(f"folder:{tmp_path}/{query}")
+    (tmp_path / "cat.txt").write_text("cat")  # other classes are read without their labels
+    source = open_source(f"folder:{tmp_path}/photos?test=0.2&classes=../cat.txt&unlabeled=dog")
+    assert {split: len(samples) for split, samples in source.splits.items()} == {"train": 8, "test": 2, "unlabeled": 3 + 10}
+
+
 def test_a_training_folder_is_split_where_there_is_no_other(tmp_path):
     flat(tmp_path / "photos" / "train", cat=10, dog=10)
     source = open_source(f"folder:{tmp_path}/photos?test=0.2")

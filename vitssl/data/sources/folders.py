@@ -93,7 +93,9 @@ def open_folder(path: str, options: Options) -> Source:
             meant = did_you_mean(closest(unknown[0], present))
             raise ConfigError(f"{root / name / unknown[0]}: a class that {train} does not have{meant}")
         splits[split] = _class_folders(root, root / name, classes, train)
-    if unlabeled := [*_unlabeled_inside(root), *_unlabeled_elsewhere(root, options)]:
+    read = [folder / name for folder in (train, *(root / held for held in folders.values())) for name in classes]
+    read += [root / name for name in unlabeled_folders(root)]
+    if unlabeled := [*_unlabeled_inside(root), *_unlabeled_elsewhere(root, options, read)]:
         splits[UNLABELED] = unlabeled
     return Source(root.resolve().name, classes, splits)
 
@@ -115,8 +117,10 @@ def _unlabeled_source(root: Path, hold_out: held_out.HoldOut, options: Options) 
     """List images without labels as the split for training, as `csv:` does: they are enough for a self-supervised task."""
     if needs_classes := next((name for name in (*hold_out.shares, "classes") if name in options), None):
         raise ConfigError(f"folder:{root}: {needs_classes}={options[needs_classes][-1]}: no image has a label; leave it out")
-    inside = [] if _is_whole(root, options) else _unlabeled_inside(root)
-    return Source(root.resolve().name, [], {"train": [*inside, *_unlabeled_elsewhere(root, options)]})
+    whole = _is_whole(root, options)
+    inside = [] if whole else _unlabeled_inside(root)
+    read = [] if whole else [root / name for name in unlabeled_folders(root)]
+    return Source(root.resolve().name, [], {"train": [*inside, *_unlabeled_elsewhere(root, options, read)]})
 
 
 def _unlabeled_inside(root: Path) -> Iterator[Sample]:
@@ -124,14 +128,20 @@ def _unlabeled_inside(root: Path) -> Iterator[Sample]:
         yield from (Sample(image, UNLABELLED, str(root / image)) for image in _images(root, root / name))
 
 
-def _unlabeled_elsewhere(root: Path, options: Options) -> Iterator[Sample]:
-    """Yield the images, at any depth, of the folders that the option ``unlabeled`` names."""
-    for path in options.get(UNLABELED, ()):
+def _unlabeled_elsewhere(root: Path, options: Options, read: list[Path]) -> Iterator[Sample]:
+    """Yield the images, at any depth, of the folders that the option ``unlabeled`` names, none of which may overlap those of ``read``."""
+    paths = options.get(UNLABELED, [])
+    known = [folder.resolve() for folder in read] if paths else []
+    for path in paths:
         folder = root / Path(path).expanduser()
         if not (images := _images(folder, folder)):
             missing = "there is no such folder" if not folder.is_dir() else f"no file in it ends in {' '.join(IMAGE_ENDINGS)}"
             raise ConfigError(f"folder:{root}: {UNLABELED}={path}: {folder.resolve()}: {missing}; the path is relative to {root}")
-        place = f"{UNLABELED}/{folder.resolve().name}"
+        real = folder.resolve()
+        if twice := next((other for other in known if real.is_relative_to(other) or other.is_relative_to(real)), None):
+            raise ConfigError(f"folder:{root}: {UNLABELED}={path}: images in it are read already, from {twice}; leave it out")
+        known.append(real)
+        place = f"{UNLABELED}/{real.name}"
         yield from (Sample(posixpath.normpath(f"{place}/{image}"), UNLABELLED, str(folder / image)) for image in images)
 
 
