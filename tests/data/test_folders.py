@@ -235,6 +235,7 @@ def test_common_names_of_splits_are_known_and_others_are_named(make_folder, tmp_
     assert counts == {"train": ["6", "6"], "test": ["2", "2"], "val": ["3", "3"], "unlabeled": ["1", "0"]}
     (note,) = [line for line in shown.err.splitlines() if line.startswith("note: ")]
     assert note.startswith(f"note: left out, as no splits by their names: holdout in {root}; a split is called training, test or testing ")
+    assert not [*notes(str(root), {"unlabeled": ["holdout"]})]
     assert open_source(str(make_folder("two", train={"cat": 1}, validation={"cat": 2}))).splits.keys() == {"train", "test"}
 
 

@@ -110,7 +110,12 @@ def _is_unlabeled(root: Path, options: Options) -> bool:
 
 def _is_whole(root: Path, options: Options) -> bool:
     """Whether the option ``unlabeled`` names the folder itself."""
-    return any((root / Path(path).expanduser()).resolve() == root.resolve() for path in options.get(UNLABELED, ()))
+    return root.resolve() in _named(root, options)
+
+
+def _named(root: Path, options: Options) -> list[Path]:
+    """Return the folders that the option ``unlabeled`` names."""
+    return [(root / Path(path).expanduser()).resolve() for path in options.get(UNLABELED, ())]
 
 
 def _unlabeled_source(root: Path, hold_out: held_out.HoldOut, options: Options) -> Source:
@@ -130,18 +135,16 @@ def _unlabeled_inside(root: Path) -> Iterator[Sample]:
 
 def _unlabeled_elsewhere(root: Path, options: Options, read: list[Path]) -> Iterator[Sample]:
     """Yield the images, at any depth, of the folders that the option ``unlabeled`` names, none of which may overlap those of ``read``."""
-    paths = options.get(UNLABELED, [])
-    known = [folder.resolve() for folder in read] if paths else []
-    for path in paths:
-        folder = root / Path(path).expanduser()
+    named = _named(root, options)
+    known = [folder.resolve() for folder in read] if named else []
+    for path, folder in zip(options.get(UNLABELED, ()), named, strict=True):
         if not (images := _images(folder, folder)):
             missing = "there is no such folder" if not folder.is_dir() else f"no file in it ends in {' '.join(IMAGE_ENDINGS)}"
-            raise ConfigError(f"folder:{root}: {UNLABELED}={path}: {folder.resolve()}: {missing}; the path is relative to {root}")
-        real = folder.resolve()
-        if twice := next((other for other in known if real.is_relative_to(other) or other.is_relative_to(real)), None):
+            raise ConfigError(f"folder:{root}: {UNLABELED}={path}: {folder}: {missing}; the path is relative to {root}")
+        if twice := next((other for other in known if folder.is_relative_to(other) or other.is_relative_to(folder)), None):
             raise ConfigError(f"folder:{root}: {UNLABELED}={path}: images in it are read already, from {twice}; leave it out")
-        known.append(real)
-        place = f"{UNLABELED}/{real.name}"
+        known.append(folder)
+        place = f"{UNLABELED}/{folder.name}"
         yield from (Sample(posixpath.normpath(f"{place}/{image}"), UNLABELLED, str(folder / image)) for image in images)
 
 
@@ -240,7 +243,7 @@ def notes(path: str, options: Options) -> Iterator[str]:
     if not root.is_dir():
         return
     if not _is_whole(root, options):
-        yield from _class_notes(root)
+        yield from _class_notes(root, options)
     for name in unlabeled_folders(root):
         if not any(images for _, images in walk_images(root / name)):
             yield f"{root / name} holds no images"
@@ -250,12 +253,13 @@ def notes(path: str, options: Options) -> Iterator[str]:
         yield f"left out, as no images by their names: {counted(endings.total(), 'file')} ({counts}){advice}"
 
 
-def _class_notes(root: Path) -> Iterator[str]:
+def _class_notes(root: Path, options: Options) -> Iterator[str]:
     class_parents = [""]
     if (train := first_named(root, TRAIN)).is_dir():
         class_parents += [train.name, *split_folders(root, HELD_OUT)[: len(SHARES)]]
         used = [*class_parents[1:], *unlabeled_folders(root)]
-        ignored = [name for name in subfolders(root) if name not in used]
+        named = _named(root, options)
+        ignored = [name for name in subfolders(root) if name not in used and (root / name).resolve() not in named]
         if ignored:
             names = f"{train.name}, {' or '.join(HELD_OUT)}, {UNLABELED}"
             yield f"left out, as no splits by their names: {first_few(ignored)} in {root}; a split is called {names}"
