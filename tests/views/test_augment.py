@@ -156,6 +156,11 @@ def test_draws_follow_the_policy():
     assert same[made.operation_BT[:, 0] != NONE].mean() == pytest.approx(1 / 30, abs=0.006)  # steps are independent
 
 
+def test_a_policy_of_no_steps_changes_nothing():
+    pixels = batch(photos(9))
+    assert torch.equal(carry_out(parse_policy("rand-n0").sample(step_random(2)), pixels.clone()), pixels)
+
+
 def test_auto_augment_draws_whole_rows():
     entries = [("Invert", 1, 0), ("Equalize", 0.25, 0), ("Color", 1, 10), ("Color", 1, 0)]
     made = Policy(entries, np.array([[0, 1], [2, 3]]), independent=False).sample(step_random(4000))

@@ -47,8 +47,8 @@ class StepRandom:
 
     def _rows(self, purpose: str, draw: Callable[[np.random.Generator, int], np.ndarray]) -> np.ndarray:
         """Draw numbers (V, global B, ...) for each slice's global batch, and return the slices' rows of them, (V * B, ...)."""
-        rows = [draw(self._generator(purpose, raw), raw.batch_size)[:, raw.rows] for raw in self.slices]
-        return np.concatenate(rows, axis=1).reshape(-1, *rows[0].shape[2:])
+        rows = np.concatenate([draw(self._generator(purpose, raw), raw.batch_size)[:, raw.rows] for raw in self.slices], axis=1)
+        return rows.reshape(rows.shape[0] * rows.shape[1], *rows.shape[2:])  # -1 would not do for shapes of no numbers
 
     def uniform(self, purpose: str, *shape: int) -> np.ndarray:
         """Draw uniform numbers in [0, 1), (V * B, *shape), crop-major."""
