@@ -68,6 +68,12 @@ def test_before_a_weeks_first_figure_its_last_one_holds(tmp_path):
     assert [late.at(at(f"2026-11-{day}")) for day in ("23T12:00", "24T07:59", "24T08:00", "28T00:00")] == [0.3, 0.3, 0.1, 0.3]
 
 
+def test_a_file_as_spreadsheets_write_it_is_read(tmp_path, week):
+    path = written(tmp_path, {"Mon 00:00": 400, "Wed 12:00": 100, "Sat 00:00": 200})
+    path.write_text(path.read_text().replace("\n", "\r\n"), "utf-8-sig", newline="")
+    assert intensity.read(path) == week
+
+
 @pytest.mark.parametrize("hours", [0.5, 3.0, 6.0, 9.0])
 def test_the_greenest_beginning_is_that_of_a_search_by_minutes(zone, day, hours):
     now, length_s = at("2026-11-23T03:00"), 3600 * hours
@@ -127,6 +133,7 @@ def test_emissions_are_energy_times_the_intensity_of_its_time(day):
         ("time,g_per_kwh\nMon 10:00,310\nTue 10:00,nan\n", "line 3"),
         ("time,g_per_kwh\nMon 10:00\n", "line 2"),
         ("time,g_per_kwh\nMon 25:00,1\nTue 10:00,nan\n", "line 2"),
+        ("time,g_per_kwh\n" + "Mon 10:00,310\n" * intensity.MOST_LINES, "it has more than 100,000 lines"),
     ],
 )
 def test_a_file_that_is_not_as_it_should_be_is_one_line(tmp_path, text, said):

@@ -102,8 +102,11 @@ def read(path: str | Path) -> Intensity:
         ConfigError: the file or one of its lines is invalid; the message names it.
     """
     try:
-        lines = itertools.islice(io.StringIO(read_whole(path).decode("utf-8"), newline=""), MOST_LINES)
-        rows = [(number, row) for number, row in enumerate(csv.reader(lines), start=1) if row]
+        text = read_whole(path).decode("utf-8-sig")  # spreadsheets begin their files with a byte order mark
+        if text.count("\n") > MOST_LINES:
+            reason = f"it has more than {MOST_LINES:,} lines; leave out those of other years, or write one for each hour"
+            raise ConfigError(reason, "site.intensity_csv", str(path))
+        rows = [(number, row) for number, row in enumerate(csv.reader(io.StringIO(text, newline="")), start=1) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"cannot be read ({getattr(error, 'strerror', None) or error})", "site.intensity_csv", str(path)) from None
     if not rows or [name.strip() for name in rows[0][1]] != ["time", "g_per_kwh"]:
