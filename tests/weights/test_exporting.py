@@ -128,7 +128,15 @@ def test_other_weights_and_the_backbone_alone(kind: str, tmp_path: Path) -> None
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("name", "fields"), [*((name, {}) for name in NETWORKS), ("t2t", {}), ("t2t", {"attention_scale": "embed_dim"})])
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        *((name, {}) for name in NETWORKS),
+        ("t2t", {}),
+        ("t2t", {"attention_scale": "embed_dim"}),
+        ("cvt", {"variant": "drloc", "embed_dim": 64, "num_heads": 2}),
+    ],
+)
 def test_there_and_back_again(name: str, fields: dict[str, str], tmp_path: Path) -> None:
     layer, pool = (NETWORKS | ONNX_ONLY)[name]
     trained = saved(tmp_path / "run", {"objectives.classify": {"pool": pool}}, layer, {"backbone": fields})

@@ -91,7 +91,7 @@ def _metadata(trained: Trained, classifier: bool) -> dict[str, str]:
         "data.mean": trained.mean,
         "data.std": trained.std,
     }
-    if (family := config.family_name(run.backbone)) in ("vit", "t2t"):
+    if (family := config.family_name(run.backbone)) in ("vit", "t2t", "cvt"):
         fields["backbone.num_heads"] = size.num_heads
     if family == "t2t":
         fields["backbone.attention_scale"] = run.backbone.attention_scale
