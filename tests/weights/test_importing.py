@@ -181,7 +181,8 @@ def test_an_import_is_a_finished_run(tmp_path: Path, digits: Path, capsys: pytes
     assert json.loads((folder / "cost.json").read_text())["macs_inference"] > 0
     assert trained.classes == [str(number) for number in range(CLASSES)]
     assert trained.view is not None and config.load(folder).data.normalize == "half"
-    assert cli.main(["cost", str(folder), "--classes", str(CLASSES)]) == 0
+    assert [cli.main(["cost", str(folder), *words]) for words in ([], ["--classes", str(CLASSES)])] == [2, 0]
+    assert "without images, which would tell its classes; add --classes N" in capsys.readouterr().err
     assert cli.main(["evaluate", str(folder)]) == 2
     assert "was imported without training images, which are needed here; import it again with --shards SHARDS" in capsys.readouterr().err
 

@@ -82,13 +82,21 @@ def runs_and_classes(arguments: argparse.Namespace) -> tuple[list[Path], list[Ru
 
 
 def _num_classes(folder: Path, run: Run) -> int:
-    """Return a run's number of classes as its launcher recorded it, or else by its shards."""
+    """Return a run's number of classes as its launcher recorded it, or else by its shards.
+
+    Raises:
+        ConfigError: neither tells.
+    """
+    from vitssl.config import NO_SHARDS, ConfigError
     from vitssl.data.index import load_index
     from vitssl.files import read_json
     from vitssl.run_folder import JOB
 
-    recorded = read_json(folder / JOB).get("data")
-    return recorded["classes"] if recorded else len(load_index(run.data.shards).classes)
+    if recorded := read_json(folder / JOB).get("data"):
+        return recorded["classes"]
+    if run.data.shards == NO_SHARDS:
+        raise ConfigError("it was imported without images, which would tell its classes; add --classes N (0: no labels)", place=str(folder))
+    return len(load_index(run.data.shards).classes)
 
 
 def assignment(text: str) -> str:
