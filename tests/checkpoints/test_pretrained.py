@@ -13,7 +13,7 @@ import timm
 import torch
 from safetensors.torch import save_file
 
-from vitssl import model
+from vitssl import cli, model
 from vitssl.checkpoints import pretrained, tensor_files
 from vitssl.config import ConfigError
 from vitssl.weights.released import check_released, released
@@ -157,11 +157,13 @@ def test_a_file_of_timms_fits_its_family(make_run, tmp_path, family):
     assert torch.allclose(ours.backbone(ours.backbone.embed(images_BCHW)).tokens_BND.mean(1), pooled_BD, atol=1e-5)
 
 
-def test_released_weights_that_do_not_exist_are_one_line():
+def test_released_weights_that_do_not_exist_are_one_line(capsys):
     with pytest.raises(ConfigError, match=r"timm has no such weights: 'deit_tinny' is not known .did you mean deit_tiny_\S+ or \S+"):
         released("deit_tinny")
     for name in ("deit_tiny_patch16_224", "deit_tiny_patch16_224.fb_in1k", "hf-hub:someone/something"):
         check_released(name)
+    assert cli.main(["weights", "hf-hub:someone/something"]) == 2, "it does not say that there are some"
+    assert "only a download tells whether there is a hf-hub:someone/something" in capsys.readouterr().err
 
 
 def test_a_hub_without_an_address_is_one_line_at_once(monkeypatch):

@@ -58,6 +58,8 @@ def _weights(arguments: argparse.Namespace) -> None:
     name = arguments.name.removeprefix(RELEASED)
     if arguments.out is None:
         check_released(name)
+        if ":" in name:
+            raise ConfigError(f"only a download tells whether there is a {name}; name a file: vitssl weights {RELEASED}{name} weights.pt")
         print(f"timm has {name}; to download it, name a file: vitssl weights {RELEASED}{name} {name}.pt")
         return
     check_new(arguments.out)
