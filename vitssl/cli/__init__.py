@@ -107,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     add("pattern", nargs="?", default="", help=help_text)
     add = command(commands, "bench", _bench, "measure speed on this machine, as ratios of alternatives timed side by side")
     add("--images", type=Path, help="folder of class folders with images; default: the digits as 32-px JPEG files")
-    add("--only", default="", help="comparisons to make, comma-separated; default: all that this machine can run")
+    add("--only", type=names, default=[], help="comparisons to make, comma-separated; default: all that this machine can run")
     add("--repeats", type=positive, default=7, help="measured rounds per comparison")
     add("--json", type=Path, help="also write the figures to this file")
     return parser
@@ -293,7 +293,7 @@ def _bench(arguments: argparse.Namespace) -> None:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
     from vitssl import bench
 
-    figures = bench.run(arguments.images, [n for n in arguments.only.split(",") if n], arguments.repeats)
+    figures = bench.run(arguments.images, arguments.only, arguments.repeats)
     print(bench.table(figures))
     if arguments.json:
         write_json(arguments.json, figures)
