@@ -37,15 +37,15 @@ def _cores() -> list[int]:
 
 
 def _ranks_s() -> float:
-    """Return the CPU time of the job's ranks: under torchrun of all processes that it started, otherwise of this process.
+    """Return the CPU time of the job's ranks and all that they started, such as workers that decode images or compile.
 
-    A process that has ended counts with its parent.
+    Under torchrun these are the processes that it started, without its own time; otherwise this process is the only rank. A process that
+    has ended counts with its parent.
     """
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return sum(psutil.Process().cpu_times()[:4])
-    torchrun = psutil.Process(os.getppid())
-    total_s = sum(torchrun.cpu_times()[2:4])
-    for process in torchrun.children(recursive=True):
+    launched = "TORCHELASTIC_RUN_ID" in os.environ
+    top = psutil.Process(os.getppid() if launched else os.getpid())
+    total_s = sum(top.cpu_times()[2 if launched else 0 : 4])
+    for process in top.children(recursive=True):
         try:
             total_s += sum(process.cpu_times()[:4])
         except psutil.NoSuchProcess:  # the process has just ended
