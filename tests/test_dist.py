@@ -16,6 +16,7 @@ from torch._dynamo.testing import CompileCounter
 from jobs.inputs import prepare
 from tests.ranks import free_port, spawn
 from vitssl import dist
+from vitssl.config import ConfigError
 
 
 def test_a_rank_ends_with_the_torchrun_that_started_it() -> None:
@@ -115,3 +116,12 @@ def test_before_training_ranks_wait_longer_than_within_it(tmp_path):
 def test_alone_everything_is_its_own():
     own = torch.randn(2, 3)
     assert dist.gather(own) is own
+
+
+def test_one_of_several_gpus_is_not_chosen_by_the_devices_name(monkeypatch) -> None:
+    """``vitssl.load(RUN, device="cuda:1")`` would compute on the first one."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert dist.device("cuda") == torch.device("cuda", 0)
+    with pytest.raises(ConfigError, match="'cuda:1' is none of auto, cpu and cuda"):
+        dist.device("cuda:1")

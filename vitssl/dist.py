@@ -54,8 +54,10 @@ def device(name: str) -> torch.device:
     """Return the device of this process for ``loop.device``.
 
     Raises:
-        ConfigError: cuda is requested, but there is no GPU for this rank.
+        ConfigError: there is no such kind of device, or cuda is requested, but there is no GPU for this rank.
     """
+    if name not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"{name!r} is none of auto, cpu and cuda; CUDA_VISIBLE_DEVICES chooses among GPUs", "device")
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
