@@ -133,7 +133,7 @@ def test_emissions_are_energy_times_the_intensity_of_its_time(day):
         ("time,g_per_kwh\nMon 10:00,310\nTue 10:00,nan\n", "line 3"),
         ("time,g_per_kwh\nMon 10:00\n", "line 2"),
         ("time,g_per_kwh\nMon 25:00,1\nTue 10:00,nan\n", "line 2"),
-        ("time,g_per_kwh\n" + "Mon 10:00,310\n" * intensity.MOST_LINES, "it has more than 100,000 lines"),
+        ("time,g_per_kwh\n" + "Mon 10:00,310\n" * intensity.MOST_LINES, "it has more than 600,000 lines"),
     ],
 )
 def test_a_file_that_is_not_as_it_should_be_is_one_line(tmp_path, text, said):

@@ -23,7 +23,7 @@ DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 WEEK = timedelta(days=7)
 EXAMPLE = "a line is such as 2026-11-23T14:00,310 or Mon 14:00,310"
 BY_HOUR, OWN_FIGURE = "by the hour", "own figure"  # names of the grid in a record of energy, instead of a country
-MOST_LINES = 100_000
+MOST_LINES = 600_000  # more than a year of minutes
 MOST_G = 5000.0  # per kWh: five times lignite's
 STEP_S = 900.0  # between the start times that are compared; also the period by which energy is recorded: as fine as forecasts are
 
