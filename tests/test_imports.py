@@ -58,6 +58,7 @@ ALLOWED = {
     "training.pictures": CORE | {"evaluators", "model", "views"},
     "training.train_state": CORE | MIDDLE | {"evaluators", "training.memory", "training.passes", "training.pictures", "views"},
     "training.evaluate": CORE | LOG | {"checkpoints", "evaluators", "trained", "training.stopping", "training.train_state"},
+    "training.lines": LOG | {"dist", "training.evaluate", "training.train_state", "words"},
     "training.attempt": {"config", "costs.emissions", "dist", "files", "run_folder", "variables", "words"},
     "train": CORE | MIDDLE | {"training", "words"},
     "trained": CORE | MIDDLE | {"evaluators", "paths", "views", "words"},

@@ -25,12 +25,12 @@ from vitssl.costs import cost
 from vitssl.data.loading.batch import Batch
 from vitssl.files import full_disk_error, read_json, write_json
 from vitssl.run_folder import COST, DIVERGED, DONE, JOB, LAST, RUN, is_trained, median_speed, to_evaluate
-from vitssl.training import attempt, evaluate, optim, pictures
+from vitssl.training import attempt, evaluate, lines, optim, pictures
 from vitssl.training.attempt import Diverged
-from vitssl.training.log import Log, Meter, device_name, machine
+from vitssl.training.log import Log, Meter, device_name
 from vitssl.training.stopping import STOPPED, StopRequest
 from vitssl.training.train_state import TrainState, forward_backward, save, set_numerics, start
-from vitssl.words import counted, duration, listed, print_line
+from vitssl.words import listed, print_line
 
 UNSAVED_S = 60.0  # most training that a kill during an evaluation may lose
 
@@ -110,9 +110,9 @@ def fit(train_state: TrainState, ddp_model: nn.Module, steps: Iterator[Iterator[
             train_state.saver.wait()
             return False
         meter.add(train_step(train_state, ddp_model, micro_batches))
-        _log_line(train_state, meter, log)  # the line of an earlier step, which has been computed by now
+        lines.write(train_state, meter, log)  # the line of an earlier step, which has been computed by now
         if progress.step % run.loop.log_every == 0 or progress.step == train_state.total_steps:
-            step_s = _begin_line(train_state, meter)
+            step_s = lines.begin(train_state, meter)
             stopping.needs(2 * step_s + train_state.saver.slowest_s)
         if due := train_state.evals_due():
             _settle(train_state, meter, log)
@@ -144,14 +144,14 @@ def _settle(train_state: TrainState, meter: Meter, log: Log) -> None:
     """Make sure that the newest loss is finite on all ranks, and log it, before anything is saved or evaluated."""
     if dist.any_rank(not meter.is_finite(newest=True))[0]:
         _give_up(train_state, meter, log)
-    _log_line(train_state, meter, log)
+    lines.write(train_state, meter, log)
 
 
 def _give_up(train_state: TrainState, meter: Meter, log: Log) -> None:
     """Save the state as ``diverged.pt``, log the end and raise `Diverged`."""
     step, broken = train_state.progress.step, meter.nonfinite_terms()
     culprits = f"; of its terms only {listed(broken)}" if broken else ""
-    _log_line(train_state, meter, log)
+    lines.write(train_state, meter, log)
     if dist.is_main():
         content = {"model": train_state.model.state_dict(), "optimizer": train_state.optimizer.state_dict(), "step": step}
         tensor_files.save(train_state.folder / DIVERGED, content)
@@ -162,36 +162,6 @@ def _give_up(train_state: TrainState, meter: Meter, log: Log) -> None:
         f" {LAST}, if there is one, the newest checkpoint before it. A lower optim.lr, a longer loop.warmup_epochs, optim.clip: global, or"
         " a loop.precision other than fp16 may help"
     )
-
-
-def _begin_line(train_state: TrainState, meter: Meter) -> float:
-    """Begin a line of the log and return the mean seconds per step since the line before."""
-    step, schedule = train_state.progress.step, train_state.schedule
-    facts = {"epoch": train_state.epoch, "lr": schedule.lr(step - 1), "weight_decay": schedule.weight_decay(step - 1)}
-    return meter.begin_line(train_state.run.optim.batch_size, step=step, **facts)
-
-
-def _log_line(train_state: TrainState, meter: Meter, log: Log) -> None:
-    """Write the line of the log that was begun, if there is one."""
-    if (values := meter.pop_line()) is None:
-        return
-    step = values.pop("step")
-    train_state.terms |= values["terms"]
-    log.event("train", step, **values)
-    note = f"{_terms(train_state, ' ')} {values['images_per_s']:.0f} img/s"
-    log.advance(step, f"epoch {values['epoch']:.1f}/{train_state.run.loop.epochs}", note)
-
-
-def _terms(train_state: TrainState, separator: str) -> str:
-    return separator.join(f"{name} {value:.3f}" for name, value in sorted(train_state.terms.items()))
-
-
-def _last_line(train_state: TrainState) -> str:
-    """Return the closing line of a run: its time over all attempts, its accuracies if it was evaluated, and the newest loss terms."""
-    progress = train_state.progress
-    took = f"{counted(train_state.epoch, 'epoch')} in {duration(progress.time_s)}"
-    losses = f"loss {_terms(train_state, ', ')}" if train_state.terms else ""
-    return f"{train_state.folder.name}: {'; '.join(filter(None, [took, evaluate.headlines(progress.last, train_state.run), losses]))}"
 
 
 # ----------------------------------------------------------------------------------------------------------------- run
@@ -234,24 +204,14 @@ def _train(folder: Path, run: Run) -> int:
         progress = train_state.progress
         progress.attempt = number
         log = Log(folder, progress.step, train_state.total_steps, dist.is_main(), progress.to_evaluate, run.loop.loggers)
-        log.event(
-            "start", progress.step, attempt=number, world_size=dist.world_size(), steps=train_state.total_steps,
-            steps_per_epoch=train_state.loader.steps_per_epoch, epochs=run.loop.epochs, train_images=train_state.loader.num_samples,
-            lr=train_state.schedule.peak_lr, batch_size=run.optim.batch_size, accumulate=train_state.accumulate, lost_steps=log.lost_steps,
-            **machine(train_state.device),
-        )  # fmt: skip
-        if dist.is_bf16_emulated(train_state.device, run.loop.precision):
-            device, precision = ("GPU", "fp16") if train_state.device.type == "cuda" else ("CPU", "fp32")
-            log.say(f"{folder.name}: this {device} has no native bf16, which makes it slow; use loop.precision={precision}")
-        if progress.step:
-            log.say(f"{folder.name}: continues after step {progress.step} of {train_state.total_steps}")
+        lines.start(train_state, log)
         try:
             with train_state.saver, closing(train_state.batches(progress.step, train_state.total_steps)) as steps:
                 done = fit(train_state, ddp_model, steps, log, stopping)
             del train_state.run_pass  # frees the memory of a recorded CUDA graph
             log.event("end", progress.step, attempt=number, reason="done" if done else "stopped")
             if done:
-                log.say(_last_line(train_state))
+                log.say(lines.end(train_state))
         finally:
             log.close()
     if not done:

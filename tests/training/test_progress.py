@@ -14,6 +14,7 @@ import torch
 from vitssl import config, train
 from vitssl.files import read_events, read_json
 from vitssl.training import log
+from vitssl.training.lines import terms_of
 from vitssl.training.log import Meter
 from vitssl.words import about, counted, duration
 
@@ -53,7 +54,7 @@ def test_a_classifying_run_too_once(trained) -> None:
 def test_losses_come_in_one_order_whichever_came_first() -> None:
     """In a first step without a labelled image there is no loss of labels."""
     state = SimpleNamespace(terms={"simclr": 1.0, "classify": 2.0})
-    assert train._terms(state, ", ") == "classify 2.000, simclr 1.000"
+    assert terms_of(state, ", ") == "classify 2.000, simclr 1.000"
 
 
 def test_the_last_batch_begins_no_epoch(trained) -> None:
