@@ -118,10 +118,12 @@ def test_alone_everything_is_its_own():
     assert dist.gather(own) is own
 
 
-def test_one_of_several_gpus_is_not_chosen_by_the_devices_name(monkeypatch) -> None:
-    """``vitssl.load(RUN, device="cuda:1")`` would compute on the first one."""
+def test_one_of_several_gpus_is_chosen_as_in_torch(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert dist.device("cuda") == torch.device("cuda", 0)
-    with pytest.raises(ConfigError, match="'cuda:1' is none of auto, cpu and cuda"):
-        dist.device("cuda:1")
+    assert [dist.device(name).index for name in ("auto", "cuda", "cuda:0", "cuda:1")] == [0, 0, 0, 1]
+    with pytest.raises(ConfigError, match=r"there is no cuda:2 \(2 visible\)"):
+        dist.device("cuda:2")
+    for name in ("cuda:", "cuda:x", "cpu:0", "gpu", "auto:1"):
+        with pytest.raises(ConfigError, match=f"'{name}' is none of auto, cpu, cuda and cuda:N"):
+            dist.device(name)

@@ -51,20 +51,23 @@ def is_main() -> bool:
 
 
 def device(name: str) -> torch.device:
-    """Return the device of this process for ``loop.device``.
+    """Return the device of this process by its name: auto, cpu, cuda for the GPU of this rank, or ``cuda:N`` for the Nth GPU, from 0.
 
     Raises:
-        ConfigError: there is no such kind of device, or cuda is requested, but there is no GPU for this rank.
+        ConfigError: there is no such kind of device, or no such GPU.
     """
-    if name not in ("auto", "cpu", "cuda"):
-        raise ConfigError(f"{name!r} is none of auto, cpu and cuda; CUDA_VISIBLE_DEVICES chooses among GPUs", "device")
-    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+    kind, _, number = name.partition(":")
+    if name not in ("auto", "cpu", "cuda") and not (kind == "cuda" and number.isdecimal()):
+        raise ConfigError(f"{name!r} is none of auto, cpu, cuda and cuda:N", "device")
+    if kind == "cpu" or (kind == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise ConfigError("cuda was asked for, but torch sees no GPU on this machine", "loop.device")
-    if local_rank() >= torch.cuda.device_count():
-        raise ConfigError(f"process {local_rank()} of this node has no GPU ({torch.cuda.device_count()} visible)", "loop.device")
-    return torch.device("cuda", local_rank())
+    index = int(number) if number else local_rank()
+    if index >= torch.cuda.device_count():
+        whose = f"there is no {name}" if number else f"process {index} of this node has no GPU"
+        raise ConfigError(f"{whose} ({torch.cuda.device_count()} visible)", "loop.device")
+    return torch.device("cuda", index)
 
 
 MIXED = {"bf16": torch.bfloat16, "fp16": torch.float16}

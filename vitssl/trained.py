@@ -302,7 +302,7 @@ def load(folder: str | Path, checkpoint: str = LAST, device: str = "auto", weigh
     Args:
         folder: the run folder.
         checkpoint: a file in that folder: the last state, ``best.pt`` (best on held-out images), or one that ``loop.keep_every`` kept.
-        device: auto, cpu or cuda.
+        device: auto, cpu, cuda or cuda:N.
         weights: model; ema, the moving average of the weights that a run with ``loop.ema_decay`` keeps; or teacher, the backbone of an
             objective's teacher.
 
