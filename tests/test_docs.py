@@ -196,6 +196,17 @@ def table_rows(page: Path) -> list[str]:
     return [line for line in page.read_text().splitlines() if re.match(r"\| [A-Z]", line)]
 
 
+def test_the_named_sizes_are_those_of_the_page() -> None:
+    """Of the families that have fields for them."""
+    rows = []
+    for family in config.FAMILIES.values():
+        for name, size in family.sizes.items() if "num_heads" in family.reads else ():
+            patch = str(size.patch_size) if "patch_size" in family.reads else ""
+            cells = (f"`{name}`", str(size.embed_dim), ", ".join(map(str, size.depths)), str(size.num_heads), patch)
+            rows.append("".join(f"| {cell} ".replace("|  ", "| ") for cell in cells) + "|")
+    assert "\n".join(rows) in (ROOT / "sweeps" / "README.md").read_text()
+
+
 def test_the_arm_of_a_method_trains_its_objectives() -> None:
     arms = yaml.safe_load((ROOT / "sweeps" / "methods.yaml").read_text())["arms"]
     for m in (m for m in METHODS if m.arm and "stages" not in m.fields):

@@ -165,7 +165,7 @@ def test_a_best_arm_says_how_sure_it_is_against_all_others(grid):
     found, (first, *rest) = corrected(made, None), made.ranking(None)
     assert near_best(made, None) == [first]
     most = max(found[frozenset((first, row))] for row in rest)
-    said, sure = best(made, None), f"; p {most:.2g} after Holm's correction for 3 comparisons."
+    said, sure = best(made, None), f"; against every other arm p at most {most:.2g} after Holm's correction for 3 comparisons."
     assert said.startswith("Perhaps the best arm by top-1 is ssat: ") and said.endswith(sure)
     assert recommendation(made, None).startswith("For now take ssat, perhaps the best.")
 

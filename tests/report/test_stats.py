@@ -147,6 +147,8 @@ def test_what_more_seeds_leave_of_the_error_over_images_is_what_images_are_for_a
     few, many = found(few_SN), found(many_SN)
     assert few.with_more_seeds(sqrt(4 / 400)).error == pytest.approx(many.error, rel=0.1) and few.error > 1.5 * many.error
     assert few.with_more_seeds(0.0).error == pytest.approx(0.3 / sqrt(N), rel=0.15)
+    alike = ImageErrors(N, 0.8, 1.1)  # arms that are wrong on the same images differ by less than chance in single seeds
+    assert alike.with_more_seeds(1.0) == alike and alike.with_more_seeds(0.5) == ImageErrors(N, 0.4, 0.55)
 
 
 def test_of_folds_the_variance_of_the_mean_has_the_training_images_that_they_share():

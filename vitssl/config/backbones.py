@@ -106,7 +106,7 @@ SIZES = {name: size for family in FAMILIES.values() for name, size in family.siz
 class BackboneConfig:
     """What a family does not read is refused; null takes the named size's value."""
 
-    # family and named size; the fields below override parts of the size
+    # family and named size (all are listed in sweeps/README.md); the fields below override parts of the size
     name: Literal[
         "vit_pico", "vit_tiny", "vit_small", "vit_base", "vit_large", "swin_pico", "swin_tiny", "cvt_pico", "cvt_13",
         "t2t_pico", "t2t_vit_14", "resnet_pico", "resnet50", "resnet8", "resnet56", "timm",
@@ -123,7 +123,9 @@ class BackboneConfig:
     mlp_ratio: Optional[float] = None  # hidden width of a block's MLP, as a multiple of the token width
     qkv_bias: Optional[bool] = None  # add biases to queries, keys and values
     drop_path: float = 0.0  # stochastic depth: drop rate of the last block, rising linearly from 0 at the first
-    init: Literal["trunc_normal", "xavier"] = "trunc_normal"  # weight initialisation: as in timm and DeiT, or as in MAE
+    # initial weights of a ViT and of the heads of classify, drloc, sit and masked_tokens, as in timm and DeiT, or as in MAE; those of other
+    # heads, and of decoders, belong to their methods
+    init: Literal["trunc_normal", "xavier"] = "trunc_normal"
     # standard deviation of the class token's initial values; null: 1e-6 (timm), or 0.02 with init: xavier (MAE); 0.02 also in DINO and
     # DeiT's first release
     cls_token_std: Optional[float] = None

@@ -29,7 +29,8 @@ class Subset:
     per_class: Optional[int] = None  # number of images per class
     balanced: bool = True  # with `fraction`: draw the same fraction of each class; false: draw regardless of class
     seed: Optional[int] = 0  # random seed of the draw; null: no draw, take the first images in the shards' order (the source's)
-    redraw: bool = False  # draw anew for each seed of the Run, so that the spread over seeds includes that of the draw
+    # draw anew for each seed of the Run, by the sum of both seeds, so that the spread over seeds includes that of the draw
+    redraw: bool = False
 
     def problems(self, name: str) -> Iterator[Problem]:
         if (self.fraction is None) == (self.per_class is None):

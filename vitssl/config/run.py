@@ -63,14 +63,15 @@ class Optim:
 
 @dataclass
 class Loop:
-    epochs: int = 100  # passes over the training images
+    epochs: int = 100  # passes over the training images: over all, or over those with labels if every objective needs labels
     schedule_epochs: Optional[int] = None  # length of all schedules (the learning rate's, a teacher's), in epochs; null: `epochs`
     warmup_epochs: float = 5.0  # epochs in which the learning rate rises linearly
     # true: the schedule begins after the warm-up (MAE); false: at the first step, and the warm-up replaces its first part (timm's default)
     warmup_prefix: bool = True
     max_steps: Optional[int] = None  # stop after this many optimiser steps; schedules are not shortened
     # most images per GPU in one forward pass; larger batches are split, and gradients accumulated. Where a batch norm is trained, whose
-    # statistics are those of a forward pass, it is part of what identifies a run; elsewhere it changes what is drawn, as another seed does
+    # statistics are those of a forward pass, it is part of what identifies a run; elsewhere it changes only what a forward pass draws, such
+    # as masks
     micro_batch_size: Optional[int] = runtime_field(None)
     # of matrix products and convolutions; weights stay fp32. fp16, with loss scaling, is for GPUs without bf16 (before Ampere)
     precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"

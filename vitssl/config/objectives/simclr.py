@@ -29,7 +29,7 @@ class SimclrConfig(ObjectiveConfig):
     hidden_dim: int = 2048  # width of the head's hidden layers
     out_dim: int = 128  # width of the head's output
     layers: int = 2  # linear layers of the head
-    batch_norm: bool = True  # batch norm after each hidden layer
+    batch_norm: bool = True  # batch norm after each hidden layer, over one view at a time (Google's code: over both together)
     last_batch_norm: bool = False  # batch norm after the last layer too; neither then has a bias
     temperature: float = 0.1  # what the cosine similarities are divided by
 

@@ -156,8 +156,8 @@ def _sure(grid: Grid, ranked: list[Row], column: Any) -> str:
     of_best = [p for row in ranked[1:] if (p := p_values.get(frozenset((ranked[0], row)))) is not None]
     if len(p_values) < 2 or not of_best:
         return ""
-    shown = f"{max(of_best):.2g}" if max(of_best) >= SHOWN_P else f"below {SHOWN_P}"
-    return f"; p {shown} after Holm's correction for {len(p_values)} comparisons"
+    shown = f"at most {max(of_best):.2g}" if max(of_best) >= SHOWN_P else f"below {SHOWN_P}"
+    return f"; against every other arm p {shown} after Holm's correction for {len(p_values)} comparisons"
 
 
 def _unranked(grid: Grid, column: Any) -> str:

@@ -51,8 +51,9 @@ class ImageErrors:
         The part of the error over images that comes from chance in single seeds shrinks with it. The part that comes from images being hard
         for one arm alone stays.
         """
-        seed_error = share * self.min_seed_error
-        return replace(self, error=hypot(sqrt(max(0.0, self.error**2 - self.min_seed_error**2)), seed_error), min_seed_error=seed_error)
+        by_chance = min(self.error, self.min_seed_error)  # arms that are trained on the same draws are often wrong on the same images
+        error = hypot(sqrt(self.error**2 - by_chance**2), share * by_chance)
+        return replace(self, error=error, min_seed_error=share * self.min_seed_error)
 
 
 @dataclass(frozen=True)
