@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from torchvision import datasets
 
@@ -431,6 +432,17 @@ def test_missing_set_without_network_says_what_to_do(tmp_path, monkeypatch):
     assert "\n" not in str(error.value)
     with pytest.raises(ConfigError, match=r"ImageNet: not in .*cannot download it"):
         open_source(f"torchvision:ImageNet?root={tmp_path}")
+
+
+def test_classes_of_one_name_have_their_wordnet_numbers(tmp_path):
+    names = {"n01440764": ("tench", "Tinca tinca"), "n02012849": ("crane",), "n03126707": ("crane",)}
+    for split in ("train", "val"):
+        for wnid in names:
+            (tmp_path / split / wnid).mkdir(parents=True)
+            Image.new("RGB", (4, 4)).save(tmp_path / split / wnid / "1.JPEG")
+    torch.save((names, [*names]), tmp_path / "meta.bin")  # what torchvision makes of the development kit
+    source = open_source(f"torchvision:ImageNet?root={tmp_path}")
+    assert source.classes == ["tench, Tinca tinca", "crane (n02012849)", "crane (n03126707)"]
 
 
 def test_unknown_set_and_option_are_refused(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import inspect
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -64,9 +65,15 @@ def open_set(name: str, root: str | Path = DEFAULT_ROOT) -> tuple[list[str], dic
     splits = {split: [_open(name, root, arguments) for arguments in parts] for split, parts in SETS[name].items()}
     first = splits["train"][0]
     if names := getattr(first, "classes", None):
-        return [name if isinstance(name, str) else ", ".join(name) for name in names], splits
+        return _distinct([name if isinstance(name, str) else ", ".join(name) for name in names], getattr(first, "wnids", [])), splits
     highest = max(int(first[i][1]) for i in range(len(first)))
     return [str(k) for k in range(highest + 1)], splits
+
+
+def _distinct(names: list[str], wnids: list[str]) -> list[str]:
+    """Add its WordNet number to a name that several classes have: ImageNet's crane is a bird, and a machine too."""
+    counts = Counter(names)
+    return [f"{name} ({wnids[k]})" if counts[name] > 1 and wnids else name for k, name in enumerate(names)]
 
 
 def _open(name: str, root: Path, arguments: dict[str, Any]) -> Any:
