@@ -35,6 +35,7 @@ from vitssl.arguments import Parser, guarded
 from vitssl.config import ConfigError, Site
 from vitssl.costs.emissions import GRID_FIELDS
 from vitssl.terminal import console as screen
+from vitssl.version import commit
 from vitssl.words import counted, note
 
 RUNS = Path("runs")  # the folder for all sweeps' runs, unless --runs names another
@@ -278,7 +279,7 @@ def refuse_two_at_once(linked: graph.Graph, launch: Launch) -> None:
 
 def _write(spec: sweep.Spec, linked: graph.Graph, launch: Launch) -> None:
     reuse.take(linked.jobs, launch.sweep)
-    launch.source = snapshot(launch.sweep)
+    launch.source, launch.commit = snapshot(launch.sweep), commit()  # building shards may have taken hours since the start
     folders.keep_sweep_file(spec, launch)
     folders.keep_grid(launch)
     for job in linked.jobs:
