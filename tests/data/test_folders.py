@@ -116,8 +116,12 @@ def test_no_image_is_read_twice(tmp_path, query, twice):
     flat(tmp_path / "more", any=2)
     for split in ("train", "test"):
         flat(tmp_path / "whole" / split, cat=1)
-    with pytest.raises(ConfigError, match=rf"images in it are read already, from {tmp_path}/{twice}; leave it out$"):
+    with pytest.raises(
+        ConfigError, match=rf"images in it are read already, from {tmp_path}/{twice}; (leave it out|name the folders.*)$"
+    ) as refusal:
         open_source(f"folder:{tmp_path}/{query}")
+    assert ("name the folders beside it instead" in str(refusal.value)) == (query == "whole?unlabeled=..")
+    (tmp_path / "photos" / "cat" / "index.json").write_text("[]")  # a crawler's, beside its images
     (tmp_path / "cat.txt").write_text("cat")  # other classes are read without their labels
     source = open_source(f"folder:{tmp_path}/photos?test=0.2&classes=../cat.txt&unlabeled=dog")
     assert {split: len(samples) for split, samples in source.splits.items()} == {"train": 8, "test": 2, "unlabeled": 3 + 10}

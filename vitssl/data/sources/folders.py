@@ -142,7 +142,8 @@ def _unlabeled_elsewhere(root: Path, options: Options, read: list[Path]) -> Iter
             missing = "there is no such folder" if not folder.is_dir() else f"no file in it ends in {' '.join(IMAGE_ENDINGS)}"
             raise ConfigError(f"folder:{root}: {UNLABELED}={path}: {folder}: {missing}; the path is relative to {root}")
         if twice := next((other for other in known if folder.is_relative_to(other) or other.is_relative_to(folder)), None):
-            raise ConfigError(f"folder:{root}: {UNLABELED}={path}: images in it are read already, from {twice}; leave it out")
+            advice = "name the folders beside it instead" if twice.is_relative_to(folder) and twice != folder else "leave it out"
+            raise ConfigError(f"folder:{root}: {UNLABELED}={path}: images in it are read already, from {twice}; {advice}")
         known.append(folder)
         place = f"{UNLABELED}/{folder.name}"
         yield from (Sample(posixpath.normpath(f"{place}/{image}"), UNLABELLED, str(folder / image)) for image in images)
@@ -183,8 +184,9 @@ def _class_names(root: Path, train: Path) -> list[str]:
 def _chosen(present: list[str], train: Path, file: Path) -> list[str]:
     """Return the classes that a file names by the lines or, unless a whole line is a class, their first words, in the order of all."""
     lines = [line.strip() for line in lists.read_text(file).splitlines() if line.strip()]
-    names = {line if line in present else line.split()[0] for line in lines}
-    if missing := sorted(names - set(present)):
+    known = set(present)
+    names = {line if line in known else line.split()[0] for line in lines}
+    if missing := sorted(names - known):
         raise ConfigError(f"{file}: class {missing[0]!r} has no folder {train / missing[0]}")
     if not names:
         raise ConfigError(f"{file}: names no classes; expected one on each line")
@@ -197,7 +199,7 @@ def _class_folders(root: Path, folder: Path, classes: list[str], train: Path) ->
         images = _images(root, folder / name)
         if not (folder / name).is_dir():
             raise ConfigError(f"{folder}: there is no folder {name}, which {train} has; every class is in both")
-        if any((folder / name / file).exists() for file in (INDEX_FILE, UNFINISHED)):
+        if not images and any((folder / name / file).exists() for file in (INDEX_FILE, UNFINISHED)):
             raise ConfigError(f"{folder / name}: holds shards, and would be a class; move it out of {folder}")
         if not images:
             reason = f"no images for class {name!r}; remove the folder, or put files in that end in {' '.join(IMAGE_ENDINGS)}"

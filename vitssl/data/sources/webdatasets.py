@@ -79,13 +79,19 @@ def expanded(pattern: str) -> list[str]:
         ConfigError: a tar does not exist, or none matches.
     """
     names = _without_braces(pattern)
-    paths = [path for name in names for path in (sorted(glob.glob(name.replace("[", "[[]"))) if "*" in name else [name])]
+    paths = [path for name in names for path in (_matching(name) if "*" in name else [name])]
     if missing := [path for path in paths if not os.path.isfile(path)]:
         more = f" (and {len(missing) - 1:,} more of {len(paths):,})" if len(missing) > 1 else ""
         raise ConfigError(f"wds:{pattern}: there is no tar {missing[0]}{more}")
     if not paths:
-        raise ConfigError(f"wds:{pattern}: no tar matches {pattern}")
+        numbers = "; * stands for anything, and {0..9} for numbers" if re.search(r"[\[?]", pattern) else ""
+        raise ConfigError(f"wds:{pattern}: no tar matches {pattern}{numbers}")
     return [os.path.abspath(path) for path in paths]
+
+
+def _matching(name: str) -> list[str]:
+    """Return the files that match ``name``, in which only * stands for anything: folders may have brackets in their names."""
+    return sorted(glob.glob("*".join(map(glob.escape, name.split("*")))))
 
 
 def _without_braces(pattern: str) -> list[str]:
