@@ -122,6 +122,7 @@ def test_one_of_several_gpus_is_chosen_as_in_torch(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert [dist.device(name).index for name in ("auto", "cuda", "cuda:0", "cuda:1")] == [0, 0, 0, 1]
+    assert dist.device(torch.device("cuda:1")) == torch.device("cuda", 1) and dist.device(torch.device("cpu")).type == "cpu"
     with pytest.raises(ConfigError, match=r"there is no cuda:2 \(2 visible\)"):
         dist.device("cuda:2")
     for name in ("cuda:", "cuda:x", "cpu:0", "gpu", "auto:1"):

@@ -50,12 +50,13 @@ def is_main() -> bool:
     return rank() == 0
 
 
-def device(name: str) -> torch.device:
+def device(name: str | torch.device) -> torch.device:
     """Return the device of this process by its name: auto, cpu, cuda for the GPU of this rank, or ``cuda:N`` for the Nth GPU, from 0.
 
     Raises:
         ConfigError: there is no such kind of device, or no such GPU.
     """
+    name = str(name)
     kind, _, number = name.partition(":")
     if name not in ("auto", "cpu", "cuda") and not (kind == "cuda" and number.isdecimal()):
         raise ConfigError(f"{name!r} is none of auto, cpu, cuda and cuda:N", "device")

@@ -106,7 +106,7 @@ SIZES = {name: size for family in FAMILIES.values() for name, size in family.siz
 class BackboneConfig:
     """What a family does not read is refused; null takes the named size's value."""
 
-    # family and named size (all are listed in sweeps/README.md); the fields below override parts of the size
+    # family and named size (sweeps/README.md lists those of transformers); the fields below override parts of the size
     name: Literal[
         "vit_pico", "vit_tiny", "vit_small", "vit_base", "vit_large", "swin_pico", "swin_tiny", "cvt_pico", "cvt_13",
         "t2t_pico", "t2t_vit_14", "resnet_pico", "resnet50", "resnet8", "resnet56", "timm",

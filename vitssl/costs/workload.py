@@ -27,7 +27,9 @@ class CpuMeter:
             duration_s: length of the measurement, by another clock than this meter's.
         """
         share = duration_s / max(time.monotonic() - self._begun_s, 1e-9)
-        ranks_s, machine_s = share * (_ranks_s() - self._ranks), share * (_machine_s() - self._machine)
+        # a process whose parent has ended is no child of a rank any more, and takes with it what it computed before this meter was made
+        ranks_s = share * max(0.0, _ranks_s() - self._ranks)
+        machine_s = share * (_machine_s() - self._machine)
         return {"cpu_time_s": ranks_s, "other_cpu_time_s": max(0.0, machine_s - ranks_s), "cores": len(_cores())}
 
 

@@ -157,7 +157,8 @@ def _sure(grid: Grid, ranked: list[Row], column: Any) -> str:
     if len(p_values) < 2 or not of_best:
         return ""
     shown = f"at most {max(of_best):.2g}" if max(of_best) >= SHOWN_P else f"below {SHOWN_P}"
-    return f"; against every other arm p {shown} after Holm's correction for {len(p_values)} comparisons"
+    others = "every other arm" if len(of_best) == len(ranked) - 1 else "other arms"  # there is no p-value without an interval
+    return f"; against {others} p {shown} after Holm's correction for {len(p_values)} comparisons"
 
 
 def _unranked(grid: Grid, column: Any) -> str:
