@@ -47,7 +47,7 @@ class Trained:
         model: the network, in evaluation mode; ``model.backbone`` has timm's parameter names.
     """
 
-    def __init__(self, folder: Path, checkpoint: str = LAST, device: str = "auto", weights: str = "model"):
+    def __init__(self, folder: Path, checkpoint: str = LAST, device: str | torch.device = "auto", weights: str = "model"):
         self.folder, self.run, self._done = folder, config.load(folder), read_json(folder / DONE)
         self.checkpoint, self.weights = checkpoint, weights
         saved = read_run(existing_checkpoint(folder, checkpoint))
@@ -296,13 +296,13 @@ def _decoded(path: Path) -> np.ndarray:
         raise ConfigError(f"{path}: not an image that can be read ({error.strerror})") from None
 
 
-def load(folder: str | Path, checkpoint: str = LAST, device: str = "auto", weights: str = "model") -> Trained:
+def load(folder: str | Path, checkpoint: str = LAST, device: str | torch.device = "auto", weights: str = "model") -> Trained:
     """Load a trained run from its folder: ``vitssl.load("runs/quickstart/ssat-…").predict("digit.png")``.
 
     Args:
         folder: the run folder.
         checkpoint: a file in that folder: the last state, ``best.pt`` (best on held-out images), or one that ``loop.keep_every`` kept.
-        device: auto, cpu, cuda or cuda:N.
+        device: auto, cpu, cuda or cuda:N, or torch's.
         weights: model; ema, the moving average of the weights that a run with ``loop.ema_decay`` keeps; or teacher, the backbone of an
             objective's teacher.
 

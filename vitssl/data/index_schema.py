@@ -6,6 +6,7 @@ An index may come from elsewhere. So everything in it is checked once, before an
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,11 @@ CONTENT = {
 }  # fmt: skip
 COLUMNS = ("offset", "size", "label", "height", "width", "crc32")
 GROUP = "group"  # an optional column: the group (patient, scene, ...) of each image
+
+
+def holds_shards(folder: Path) -> bool:
+    """Whether ``folder`` holds the shards of a build, which may still be unfinished."""
+    return any((folder / name).exists() for name in (INDEX_FILE, UNFINISHED))
 
 
 def columns_of(content: dict[str, Any], samples: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -18,7 +18,7 @@ from PIL import features
 from vitssl.config import ConfigError
 from vitssl.config.base import closest, did_you_mean
 from vitssl.data import UNLABELLED
-from vitssl.data.index_schema import INDEX_FILE, UNFINISHED
+from vitssl.data.index_schema import holds_shards
 from vitssl.data.sources import held_out, lists
 from vitssl.data.sources.held_out import SHARES
 from vitssl.data.sources.samples import Options, Sample, Source, refuse_repeated_options
@@ -199,7 +199,7 @@ def _class_folders(root: Path, folder: Path, classes: list[str], train: Path) ->
         images = _images(root, folder / name)
         if not (folder / name).is_dir():
             raise ConfigError(f"{folder}: there is no folder {name}, which {train} has; every class is in both")
-        if not images and any((folder / name / file).exists() for file in (INDEX_FILE, UNFINISHED)):
+        if not images and holds_shards(folder / name):
             raise ConfigError(f"{folder / name}: holds shards, and would be a class; move it out of {folder}")
         if not images:
             reason = f"no images for class {name!r}; remove the folder, or put files in that end in {' '.join(IMAGE_ENDINGS)}"

@@ -35,7 +35,7 @@ from pathlib import Path
 
 from vitssl.config import ConfigError
 from vitssl.config.base import closest, did_you_mean
-from vitssl.data.index_schema import INDEX_FILE, UNFINISHED
+from vitssl.data.index_schema import holds_shards
 from vitssl.data.sources import arrays, held_out, listed, torchvision_sets, webdatasets
 from vitssl.data.sources.folders import notes, open_folder
 from vitssl.data.sources.samples import Options, Source
@@ -50,7 +50,7 @@ def check_order(source: str, out: Path) -> None:
     Raises:
         ConfigError: ``out`` names a data set, and ``source`` does not.
     """
-    if _is_kind(str(out)) or (Path(out).is_dir() and not _holds_shards(out) and not _is_source(source)):
+    if _is_kind(str(out)) or (Path(out).is_dir() and not holds_shards(out) and not _is_source(source)):
         typed = shlex.join(["vitssl", "shards", "build", str(out), source])
         raise ConfigError(f"the source comes first, then the folder to write: {typed}")
 
@@ -64,11 +64,6 @@ def _is_kind(source: str) -> bool:
     """Whether ``source`` starts with a kind of source and a colon."""
     kind, colon, _ = source.partition(":")
     return bool(colon) and kind in _KINDS
-
-
-def _holds_shards(folder: Path) -> bool:
-    """Whether ``folder`` holds the shards of a build, which may still be unfinished."""
-    return any((folder / name).exists() for name in (INDEX_FILE, UNFINISHED))
 
 
 def names_a_source(text: str) -> bool:
