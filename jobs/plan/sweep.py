@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from jobs.plan.overrides import CLI, RUN_FIELDS, Overrides, Setting, added_axes, axis_label, axis_values, check, mapping, settings
+from jobs.plan.axes import added_axes, axis_label, axis_values, mapping
+from jobs.plan.overrides import CLI, RUN_FIELDS, Overrides, Setting, check, settings
 from vitssl.config import ConfigError, Run, fill, merge, read_yaml, unknown_error
 from vitssl.config.sweep import Arm, Quantity, Resources, SweepFile
 from vitssl.costs.emissions import visible_gpus
