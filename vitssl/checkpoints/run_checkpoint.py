@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Any, NoReturn, TypeGuard
 
@@ -18,7 +18,6 @@ from vitssl.files import read_json
 from vitssl.run_folder import BEST, DIVERGED, DONE, JOB, LAST, is_trained
 
 SCALER = torch.amp.GradScaler("cpu").state_dict().keys()
-FORMER = {"selected"}  # fields of Progress that earlier versions wrote
 ADVICE = "restore the file from a backup, or delete it to train anew"
 
 
@@ -33,11 +32,6 @@ class Progress:
     best_val: dict[str, float] = field(default_factory=dict)
     last: dict[str, dict[str, float]] = field(default_factory=dict)  # the newest evaluation
     to_evaluate: bool = False  # the checkpoint was saved before the evaluation of its step
-
-    @classmethod
-    def of(cls, saved: dict[str, Any]) -> Progress:
-        """Return the Progress with the values from a checkpoint, which an earlier version may have written."""
-        return cls(**{name: value for name, value in saved.items() if name not in FORMER})
 
 
 def existing_checkpoint(folder: Path, name: str) -> Path:
@@ -154,29 +148,6 @@ def _refuse(path: Path, reason: str) -> NoReturn:
 # ---------------------------------------------------------------------------------------------------- what is written
 
 
-def _is_data(value: Any) -> bool:
-    """Whether ``value`` has the form of `vitssl.training.train_state.TrainState.data_facts`."""
-    if not isinstance(value, dict) or not {"classes", "mean", "std"} <= value.keys():
-        return False
-    classes, *statistics = value["classes"], value["mean"], value["std"]
-    named = isinstance(classes, list) and not any(records.problems([str], classes))  # empty: pretrained weights from elsewhere
-    return named and all(isinstance(numbers, list) and len(numbers) == 3 and all(map(_is_number, numbers)) for numbers in statistics)
-
-
-def _is_progress(value: Any) -> bool:
-    if not isinstance(value, dict) or not value.keys() <= {f.name for f in dataclasses.fields(Progress)} | FORMER:
-        return False
-    progress = Progress.of(value)
-    counted = all(isinstance(count, int) and count >= 0 for count in (progress.step, progress.attempt))
-    timed = _is_number(progress.time_s) and progress.time_s >= 0 and isinstance(progress.to_evaluate, bool)
-    results = _is_result(progress.best_test) and _is_result(progress.best_val)
-    return counted and timed and results and isinstance(progress.last, dict) and all(map(_is_result, progress.last.values()))
-
-
-def _is_result(value: Any) -> bool:
-    return isinstance(value, dict) and all(isinstance(number, float | int) for number in value.values())
-
-
 def _is_optimizer(value: Any) -> TypeGuard[dict[str, Any]]:
     """Whether ``value`` is the state of an optimizer as torch gives it.
 
@@ -188,33 +159,35 @@ def _is_optimizer(value: Any) -> TypeGuard[dict[str, Any]]:
     return of_weights and all(isinstance(group, dict) and all(map(_is_setting, group.values())) for group in value["param_groups"])
 
 
-def _is_scaler(value: Any) -> bool:
-    """Whether ``value`` holds the numbers of torch's GradScaler."""
-    return isinstance(value, dict) and value.keys() == SCALER and all(_is_number(number) and number >= 0 for number in value.values())
-
-
 def _is_setting(value: Any) -> bool:
     parts = value if isinstance(value, list | tuple) else [value]
     return all(part is None or isinstance(part, bool | int | float | str) for part in parts)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, float | int) and abs(value) < float("inf")
+def _fits(schema: Any) -> Callable[[Any], bool]:
+    """Return a check that a value has the form of a schema of `vitssl.records`."""
+    return lambda value: not any(records.problems(schema, value))
 
 
 def _or_absent(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or check(value)
 
 
+RESULT = {...: records.Number(low=-inf, high=inf, or_not_finite=True)}  # a loss may be of any size
+PROGRESS = {
+    "step": records.COUNT, "time_s": records.AMOUNT, "attempt": records.COUNT, "best_test": RESULT, "best_val": RESULT,
+    "last": {...: RESULT}, "to_evaluate": bool,
+}  # fmt: skip
+DATA = {"classes": [str], "mean": [records.FINITE], "std": [records.FINITE]}  # no classes: pretrained weights from elsewhere
 # entry -> its check; best.pt has the first two entries, imported weights also "ema"
 WRITTEN: dict[str, Callable[[Any], bool]] = {
     "model": is_state,
-    "data": _is_data,
+    "data": lambda value: _fits(DATA)(value) and len(value["mean"]) == len(value["std"]) == 3,
     "ema": _or_absent(is_state),
-    "progress": _or_absent(_is_progress),
+    "progress": _or_absent(lambda value: _fits(PROGRESS)(value) and value.keys() == PROGRESS.keys()),
     "optimizer": _or_absent(_is_optimizer),
-    "scaler": _or_absent(_is_scaler),
-    "identity": _or_absent(lambda value: isinstance(value, str)),
-    "schema": _or_absent(lambda value: isinstance(value, int)),
+    "scaler": _fits((dict.fromkeys(SCALER, records.Number(high=1e300)), None)),
+    "identity": _fits((str, None)),
+    "schema": _fits((records.COUNT, None)),
 }
 NUMBERS = {"model", "ema", "optimizer"}  # entries whose tensors must be finite

@@ -251,9 +251,7 @@ def _restore(train_state: TrainState, saved: dict[str, Any]) -> None:
         train_state.scaler.load_state_dict(saved["scaler"])
     if train_state.ema is not None:
         train_state.ema.load(run_checkpoint.fitted(train_state.model, saved["ema"], last))
-    progress = train_state.progress = Progress.of(saved["progress"])
-    # an earlier version, which ran fewer evaluators, may have written the checkpoint
-    progress.to_evaluate |= progress.step == train_state.total_steps and not train_state.own_evals.keys() <= progress.last.keys()
+    train_state.progress = Progress(**saved["progress"])
     if train_state.is_best and dist.is_main():  # the attempt may have been killed before it wrote best.pt
         train_state.saver.write_best(saved | {"data": train_state.data_facts})
 
