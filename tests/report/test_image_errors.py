@@ -31,7 +31,7 @@ NORMAL = scipy.stats.norm.ppf(0.975)
 
 def of_half(mean: float, half: float) -> Difference:
     """Of three seeds whose interval reaches so far to either side."""
-    return Difference(mean, PAIRED, 3, half / scipy.stats.t.ppf(0.975, 2), 2.0)
+    return Difference(mean, PAIRED, 3, half / scipy.stats.t.ppf(0.975, 2))
 
 
 def saved(folder, right_SN, labels_N=None) -> list:

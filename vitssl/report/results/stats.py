@@ -1,7 +1,7 @@
 """Means over seeds, and differences between arms with 95 % confidence intervals, over seeds and over the test images.
 
 The half width of a `Difference`'s interval combines two standard errors in quadrature:
-    over seeds: Student's t, paired by seed if the arms have seeds in common, otherwise Welch's t.
+    over seeds: Student's t, paired by seed.
     over images: all seeds share the test images, and another draw of these would move the difference, too (`ImageErrors`).
 
 Example: the seeds 0, 1 and 2 give one arm 61, 63 and 62 % and the baseline 60, 61 and 60 %. The paired differences are 1, 2 and 2 points:
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import hypot, isfinite, nan, sqrt
-from statistics import mean, stdev, variance
+from statistics import mean, stdev
 
 from scipy.special import ndtri, stdtrit
 
@@ -62,9 +62,8 @@ class Difference:
 
     Attributes:
         how: in words, how the interval is computed and from which seeds, or why there is none.
-        seeds: the number of paired seeds, or of the seeds of the arm that has fewer.
+        seeds: the number of paired seeds.
         error: standard error over seeds; 0 if they all give the same difference.
-        freedom: degrees of freedom of Student's t.
         image_errors: the error over the test images, if the interval covers it.
         overlap: test images / training images of a fold if each seed is tested on a fold, since the seeds then train on nearly the same
             images; otherwise 0.
@@ -74,7 +73,6 @@ class Difference:
     how: str
     seeds: int
     error: float = 0.0
-    freedom: float = 1.0
     image_errors: ImageErrors | None = None
     overlap: float = 0.0
 
@@ -113,7 +111,7 @@ class Difference:
 
     def _over_seeds(self, level: float) -> float:
         """Return the half width of the interval over seeds alone."""
-        return float(stdtrit(self.freedom, (1 + level) / 2)) * self.error
+        return float(stdtrit(self.seeds - 1, (1 + level) / 2)) * self.error
 
     @property
     def low(self) -> float | None:
@@ -165,8 +163,7 @@ class Difference:
         for n in range(MIN_SEEDS, MAX_SEEDS + 1):
             share = sqrt((1 / n + self.overlap) / (1 / self.seeds + self.overlap))
             image_errors = self.image_errors and self.image_errors.with_more_seeds(share)
-            freedom = self.freedom * (n - 1) / (self.seeds - 1)
-            if not replace(self, seeds=n, error=self.error * share, freedom=freedom, image_errors=image_errors).open:
+            if not replace(self, seeds=n, error=self.error * share, image_errors=image_errors).open:
                 return n
         return None
 
@@ -202,10 +199,9 @@ def plus_minus(values: Sequence[float]) -> str:
 
 
 def difference(arm: dict[object, float], baseline: dict[object, float], overlap: float = 0.0) -> Difference | None:
-    """Return the difference ``arm`` minus ``baseline``, or None if either is empty or has a value that is not finite.
+    """Return the difference ``arm`` minus ``baseline`` over the seeds that both have, because a seed also draws images and labels.
 
-    If both have some of the same seeds, the difference is paired over these, because a seed also draws images and labels. Otherwise the
-    interval is that of Welch's t for two samples.
+    None if they have no seed in common, or if a value is not finite.
 
     Args:
         arm: values by seed.
@@ -213,37 +209,16 @@ def difference(arm: dict[object, float], baseline: dict[object, float], overlap:
         overlap: test images / training images of a fold; it is added to 1 / seeds in the variance of the mean (C. Nadeau and Y. Bengio,
             Machine Learning, 2003).
     """
-    if not arm or not baseline or not all(map(isfinite, (*arm.values(), *baseline.values()))):
+    common = [seed for seed in arm if seed in baseline]
+    if not common or not all(map(isfinite, (*arm.values(), *baseline.values()))):
         return None
-    if common := [seed for seed in arm if seed in baseline]:
-        whose = "" if len(common) == len(arm) == len(baseline) else " common to both"
-        return _paired([arm[seed] - baseline[seed] for seed in common], whose, overlap)
-    return _unpaired(list(arm.values()), list(baseline.values()), overlap)
-
-
-def _paired(differences: list[float], whose: str, overlap: float) -> Difference:
-    centre, n = mean(differences), len(differences)
+    differences, n = [arm[seed] - baseline[seed] for seed in common], len(common)
+    centre, whose = mean(differences), "" if n == len(arm) == len(baseline) else " common to both"
     if n == 1:
         return Difference(centre, f"one seed{whose}", n)
     how = f"Student's t, paired over {n} seeds{whose}" if n >= MIN_SEEDS else f"{n} seeds{whose} are too few for an interval"
-    return _build_difference(centre, how, n, stdev(differences) * sqrt(1 / n + overlap), n - 1, overlap)
-
-
-def _unpaired(a: list[float], b: list[float], overlap: float) -> Difference:
-    centre, n = mean(a) - mean(b), min(len(a), len(b))
-    if n == 1:
-        return Difference(centre, "one seed in an arm", n)
-    variances = [variance(x) * (1 / len(x) + overlap) for x in (a, b)]
-    total = sum(variances)
-    # Welch-Satterthwaite; without any variance the degrees of freedom do not matter
-    freedom = total**2 / sum(v**2 / (len(x) - 1) for v, x in zip(variances, (a, b), strict=True)) if total else 1.0
-    how = f"Welch's t over {len(a)} and {len(b)} seeds" if n >= MIN_SEEDS else f"{n} seeds in an arm are too few for an interval"
-    return _build_difference(centre, how, n, sqrt(total), freedom, overlap)
-
-
-def _build_difference(centre: float, how: str, seeds: int, error: float, freedom: float, overlap: float) -> Difference:
-    """Build a difference; an error that is mere rounding counts as zero, and so does the mean if it is as small."""
+    error = stdev(differences) * sqrt(1 / n + overlap)
     if error < ROUNDING_ERROR:
-        return Difference(0.0 if abs(centre) < ROUNDING_ERROR else centre, how, seeds)
-    how += ", widened because folds share training images" if overlap and seeds >= MIN_SEEDS else ""
-    return Difference(centre, how, seeds, error, freedom, overlap=overlap)
+        return Difference(0.0 if abs(centre) < ROUNDING_ERROR else centre, how, n)
+    how += ", widened because folds share training images" if overlap and n >= MIN_SEEDS else ""
+    return Difference(centre, how, n, error, overlap=overlap)
