@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from vitssl.config import ConfigError
 from vitssl.words import few
-
-# of a digit, such as those of 15, 1.5 and 1e-5
-WITHIN_NUMBER_BEFORE, WITHIN_NUMBER_AFTER = r"(?<!\d)(?<!\d\.)(?<!\de)(?<!\de[-+])", r"\d|\.\d|e[-+]?\d"
 
 
 def matches(word: str, names: Sequence[str], anywhere: bool = False) -> list[str]:
@@ -21,8 +17,6 @@ def matches(word: str, names: Sequence[str], anywhere: bool = False) -> list[str
     3. ``word`` has several words, of which the first begins the name and the others follow in this order: ssat-s1 stands for
        ssat-equal_epochs-s1-0123.
     4. With ``anywhere``, the name has all words of ``word`` in this order: finetune-s1 stands for sslft-finetune-equal_epochs-s1-0123.
-    5. With ``anywhere``, the name has ``word`` in it, and no number is taken apart: h-s10 stands for scratch-s10-0123, and h-s1 does not.
-       Where ``word`` may end is as in the second rule.
     """
     if not word:
         return []
@@ -33,7 +27,6 @@ def matches(word: str, names: Sequence[str], anywhere: bool = False) -> list[str
         or [name for name in names if _begins(name, begin, is_open)]
         or [name for name in names if _has_words(name, words)]
         or [name for name in names if anywhere and _has_words(f"-{name}", ["", *words])]
-        or [name for name in names if anywhere and _holds(name, begin, is_open)]
     )
 
 
@@ -48,17 +41,6 @@ def _has_words(name: str, words: list[str]) -> bool:
     name_words = iter(name.split("-"))
     # each word is looked for after the one before
     return len(words) > 1 and next(name_words) == words[0] and all(word in name_words for word in words[1:])
-
-
-def _holds(name: str, part: str, is_open: bool) -> bool:
-    """Whether ``part`` occurs in ``name`` and begins and ends within no number. It may end within the hash; anywhere if it ``is_open``."""
-    hash_start = name.rfind("-") + 1
-    starts_whole = WITHIN_NUMBER_BEFORE if part[:1].isdigit() else ""
-    for match in re.finditer(f"{starts_whole}{re.escape(part)}", name) if part else ():
-        ends_whole = not part[-1].isdigit() or re.match(WITHIN_NUMBER_AFTER, name[match.end() :]) is None
-        if match.start() <= hash_start and (is_open or match.end() > hash_start or ends_whole):
-            return True
-    return False
 
 
 def refuse_several(typed: str, found: Sequence[str], advice: str = "", field: str = "", place: str = "") -> None:
