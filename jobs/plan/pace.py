@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from jobs.plan.architecture import architecture
 from jobs.plan.launch import Launch
 from jobs.plan.sweep import Resources
 from vitssl.config import ConfigError, Run
 from vitssl.costs.emissions import visible_gpus
-from vitssl.files import read_events, read_json
-from vitssl.run_folder import COST, DONE, EVENTS, JOB, emissions_of, logged_speeds, median_speed
+from vitssl.files import read_json
+from vitssl.run_folder import COST, JOB, emissions_of
 from vitssl.words import note
 
 
@@ -66,23 +66,10 @@ def _of_run(folder: Path) -> Iterator[tuple[Key, Pace]]:
     if not job.keys() >= {"architecture", "executor", "site"} or "reused_from" in job:  # a reused run counts where it was trained
         return
     cost = read_json(folder / COST)
-    if training := cost.get("training") or _training(folder):
+    if training := cost.get("training"):
         energy_kwh, images = sum(record["energy_kwh"] for record in emissions_of(folder)), training["images"]
         pace = Pace(training["images_per_s"], energy_kwh / images if energy_kwh and images else None, training["device"])
         yield Key(job["architecture"], job["executor"], cost.get("inference_device") == "cuda", job["site"].get("gpu")), pace
-
-
-def _training(folder: Path) -> dict[str, Any] | None:
-    """Return what the `cost.json` of a run would say of its training, which earlier versions left out; None if it logged no speed.
-
-    Reading the 5,000 lines of a long run takes a tenth of a second.
-    """
-    events = read_events(folder / EVENTS)
-    starts, speeds = [event for event in events if event["event"] == "start"], logged_speeds(events)
-    if not starts or not speeds:
-        return None
-    images = read_json(folder / DONE).get("step", 0) * starts[-1].get("batch_size", 0)
-    return {"images_per_s": median_speed(speeds) / starts[-1]["world_size"], "images": images, "device": starts[-1]["device"]}
 
 
 def _median(paces: list[Pace]) -> Pace:

@@ -134,9 +134,7 @@ def test_an_axis_of_a_stage_is_not_overridden_either(expand) -> None:
 def test_values_of_an_axis_that_an_override_makes_equal_are_refused(expand, words, refused) -> None:
     """plain sets nothing, big the size alone, flipped something else: one run would be counted twice."""
     if refused:
-        with pytest.raises(
-            ConfigError, match=r"image_size: your value would make plain and big of axes.data identical; choose one with"
-        ):
+        with pytest.raises(ConfigError, match=r"image_size: your value would make plain and big of axes.data identical; choose one with"):
             expand("data.image_size=16", *words)
     else:
         assert {job.run.data.image_size for job in expand("data.image_size=16", *words).jobs} == {16}

@@ -15,11 +15,14 @@ from vitssl.report.figures import analyses, masked_tokens, pictures, sheet
 from vitssl.report.results.collect import collect
 from vitssl.report.results.grid import lay_out
 
+DIGITS = {"shards": "digits", "split": "test"}
+
 
 def leave_attention(run: Path, means: list[float], tokens: tuple[str, ...] = ("cls",), size: int = 69) -> None:
     measured = {token: {"mean": means, "std": [0.001] * len(means), "share": means} for token in tokens}
     facts = {
         "images": 9,
+        **DIGITS,
         "weights": "model",
         "checkpoint": "last.pt",
         "masked_tokens": len(means),
@@ -32,7 +35,7 @@ def leave_attention(run: Path, means: list[float], tokens: tuple[str, ...] = ("c
 
 def leave_selections(run: Path, count: int) -> None:
     generator = np.random.default_rng(0)
-    facts = {"images": 9, "grid": [2, 2], "sizes": [4] * count, "locality": [1.0] * count, "locality_random": [0.5] * count}
+    facts = {"images": 9, **DIGITS, "grid": [2, 2], "sizes": [4] * count, "locality": [1.0] * count, "locality_random": [0.5] * count}
     (run / "analysis").mkdir(exist_ok=True)
     facts |= {"selection": "soft", "weights": "teacher", "checkpoint": "last.pt", "iou": np.full((count, count), 0.25).tolist()}
     (run / "analysis" / "selections-teacher.json").write_text(json.dumps(facts))
@@ -43,7 +46,7 @@ def leave_selections(run: Path, count: int) -> None:
 def leave_blocks(run: Path, by_block: list[float], place: str = "block", spectrum: tuple[float, ...] = (0.75, 0.25)) -> None:
     """What `attention` and `tokens` find; every number of a block is the same."""
     (run / "analysis").mkdir(exist_ok=True)
-    facts = {"images": 9, "weights": "model", "checkpoint": "last.pt"}
+    facts = {"images": 9, **DIGITS, "weights": "model", "checkpoint": "last.pt"}
     heads = {str(i): {"distance": [x, x + 0.2], "entropy": [x, x], "received": [x, 2 - x]} for i, x in enumerate(by_block, 1)}
     (run / "analysis" / "attention.json").write_text(json.dumps(facts | {"distance_if_equal": 0.52, "blocks": heads}))
     blocks = {str(i): dict.fromkeys(("distance", "cosine_distance", "variance", "rank"), x) for i, x in enumerate(by_block, 1)}

@@ -21,6 +21,7 @@ from vitssl.report.results import analyses
 
 pytestmark = pytest.mark.usefixtures("without_plots")
 
+DIGITS = {"shards": "digits", "split": "test"}
 CLASSES, TWO = np.array(["a", "b"]), np.arange(2)
 REST = {"confidence": np.ones(2, np.float32), "top5": np.ones(2, bool), "loss": np.zeros(2, np.float32)}
 
@@ -93,7 +94,7 @@ def test_what_figures_are_made_of_is_checked_too(folder, capsys):
     first, second = folder / "scratch-train-0", folder / "ssat-train-0"
     (second / "analysis").mkdir()
     (second / "analysis" / "mask-attention.json").write_text(
-        '{"images": 9, "weights": "model", "checkpoint": "last.pt", "masked_tokens": 2, "tokens": 5}'
+        '{"images": 9, "shards": "digits", "split": "test", "weights": "model", "checkpoint": "last.pt", "masked_tokens": 2, "tokens": 5}'
     )
     np.savez_compressed(first / "predictions-test.npz", classes=CLASSES, labels=TWO, predicted=TWO, **REST)
     content = (first / "predictions-test.npz").read_bytes()
@@ -108,7 +109,7 @@ def test_a_damaged_analysis_costs_its_figure_and_not_its_run(folder, capsys):
     """Who adds a number to an analysis had no results of all runs that were analysed before."""
     run = folder / "ssat-train-0"
     (run / "analysis").mkdir()
-    (run / "analysis" / "tokens.json").write_text('{"images": 9, "weights": "model", "checkpoint": "last.pt"}')
+    (run / "analysis" / "tokens.json").write_text(json.dumps({"images": 9, **DIGITS, "weights": "model", "checkpoint": "last.pt"}))
     (run / "analysis" / "of-a-later-version.json").write_text("{}")
     sound = report.summary(folder)
     assert cli.main(["report", str(folder)]) == 0
@@ -167,6 +168,7 @@ def test_an_analysis_without_blocks_or_numbers_is_damage(tmp_path, name, blocks)
     (tmp_path / "analysis").mkdir()
     facts = {
         "images": 9,
+        **DIGITS,
         "weights": "model",
         "checkpoint": "last.pt",
         "place": "block",
@@ -181,14 +183,14 @@ def test_an_analysis_without_blocks_or_numbers_is_damage(tmp_path, name, blocks)
 
 @pytest.mark.parametrize(("blocks", "said"), BLOCKS)
 def test_an_analysis_of_another_structure_is_damage(tmp_path, blocks, said):
-    facts = {"images": 9, "weights": "model", "checkpoint": "last.pt", "masked_tokens": 2, "tokens": 5, "blocks": blocks}
+    facts = {"images": 9, **DIGITS, "weights": "model", "checkpoint": "last.pt", "masked_tokens": 2, "tokens": 5, "blocks": blocks}
     (tmp_path / "analysis").mkdir()
     (tmp_path / "analysis" / "mask-attention.json").write_text(json.dumps(facts))
     ((), (problem,)) = analyses.find(tmp_path)
     assert f"analysis/mask-attention.json: unexpected content ({said}" in problem
 
 
-SELECTIONS = {"images": 9, "weights": "model", "checkpoint": "last.pt", "grid": [1, 2], "sizes": [1], "selection": "x"} | {
+SELECTIONS = {"images": 9, **DIGITS, "weights": "model", "checkpoint": "last.pt", "grid": [1, 2], "sizes": [1], "selection": "x"} | {
     "locality": [0.5], "locality_random": [0.5], "iou": [[1.0]],
 }  # fmt: skip
 SHOWN = {"images": np.zeros((3, 2, 4, 3), np.uint8), "selected": np.zeros((3, 1, 2), bool), "frequency": np.zeros((1, 2))}
@@ -219,8 +221,7 @@ PICTURED = {
     "images": 2,
     "weights": "model",
     "checkpoint": "last.pt",
-    "shards": "digits",
-    "split": "test",
+    **DIGITS,
     "grid": [1, 2],
     "index": [5, 3],
     "titles": ["a", "b"],

@@ -22,8 +22,8 @@ class Analysed:
 
     @property
     def images_from(self) -> str:
-        """The data set and the split of its images; empty if an earlier version did not note them."""
-        return " ".join(str(self.facts[name]) for name in ("shards", "split") if name in self.facts)
+        """The data set and the split of its images."""
+        return f"{self.facts['shards']} {self.facts['split']}"
 
     @classmethod
     def read(cls, path: Path, label: str, look: dict[str, Any]) -> Analysed:

@@ -18,7 +18,7 @@ from vitssl.files import read_json
 from vitssl.records import AMOUNT, COUNT, METRIC, POSITIVE_COUNT, check_as, refuse
 from vitssl.report.results.saved_files import read_arrays
 
-ANALYSED = {"images": COUNT, "weights": str, "checkpoint": str}
+ANALYSED = {"images": COUNT, "shards": str, "split": str, "weights": str, "checkpoint": str}
 SELECTIONS = ANALYSED | {
     "grid": [POSITIVE_COUNT, ...], "sizes": [COUNT, ...], "locality": [METRIC], "locality_random": [METRIC], "iou": [[METRIC]],
     "selection": str,
@@ -36,7 +36,7 @@ MASK_ATTENTION = ANALYSED | {
     "blocks": {...: {...: {"mean": [METRIC], "std": [METRIC], "share": [METRIC]}}},
 }  # fmt: skip
 PICTURED = ANALYSED | {
-    "shards": str, "split": str, "grid": [POSITIVE_COUNT, ...], "index": [COUNT, ...], "titles": [str],
+    "grid": [POSITIVE_COUNT, ...], "index": [COUNT, ...], "titles": [str],
     "rows": [{"name": str, "said": [str], "place": ([COUNT], None), "compared": bool}, ...],
 }  # fmt: skip
 
