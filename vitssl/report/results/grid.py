@@ -246,10 +246,10 @@ class Grid(Layout):
         return _with_image_errors(gap, cells, self._predictions(row, column, {*scores}, self.metric), None, self.metric)
 
     def _predictions(self, row: Row, column: Any, seeds: set[Any], reading: Reading) -> list[Path]:
-        """Return the prediction files of the cells of ``seeds`` that have the metric, or of all such cells if ``seeds`` is empty."""
+        """Return the prediction files of the cells of ``seeds`` that have the metric, in the order of their seeds."""
         evaluator, metric = reading
-        done = [cell for cell in row.columns[column] if cell.result(evaluator, metric) is not None]
-        return [predictions_of(cell.last.path, evaluator) for cell in done if not seeds or cell.axes.get(SEED) in seeds]
+        done = [cell for cell in row.columns[column] if cell.result(evaluator, metric) is not None and cell.axes.get(SEED) in seeds]
+        return [predictions_of(cell.last.path, evaluator) for cell in sorted(done, key=lambda cell: str(cell.axes.get(SEED)))]
 
 
 def _with_image_errors(

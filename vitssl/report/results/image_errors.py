@@ -2,11 +2,12 @@
 
 A metric is written as a mean over the test images, so that every image adds a value to it (`PARTS`). The spread of these values over the
 images, divided by the square root of their number, is the metric's standard error over other draws of test images. For a difference, the
-values of the arms are averaged over seeds and subtracted image by image.
+values of the arms are averaged over seeds and subtracted image by image. What chance in single seeds adds to that spread is in the spread
+over seeds too, and is subtracted here.
 
 Example: one arm classifies the first three of four images correctly, the other one the first two. The images add 100, 100, 100 and 0 to the
 top-1 accuracy of one arm (75 %), and 100, 100, 0 and 0 to that of the other (50 %). The differences 0, 0, 100 and 0 have the mean 25 points
-and the standard deviation 50, so the standard error is 50 / sqrt(4) = 25 points.
+and the standard deviation 50, so the standard error of one seed is 50 / sqrt(4) = 25 points.
 
 Shapes: S seeds, N images, K classes, B bins of confidence.
 """
@@ -31,7 +32,7 @@ def estimate_image_errors(one: Sequence[Path], other: Sequence[Path] | None, met
 
     Args:
         one: files with the predictions of an arm's seeds.
-        other: files of the other arm; None: the uncertainty of the first arm's metric itself.
+        other: files of the other arm for the same seeds, in the same order; None: the uncertainty of the first arm's metric itself.
         metric: the metric's key.
 
     Returns:
@@ -46,11 +47,13 @@ def estimate_image_errors(one: Sequence[Path], other: Sequence[Path] | None, met
     (labels_N, first_SN), N = by_arm[0], len(by_arm[0][0])
     if N < 2 or not all(np.array_equal(labels_N, other_labels_N) for other_labels_N, _ in by_arm):
         return None
-    others_N = sum(parts_SN.mean(0) for _, parts_SN in by_arm[1:])
-    error = float(np.std(first_SN.mean(0) - others_N, ddof=1)) / sqrt(N)
-    # by arm: the variance of the mean over seeds on one image, averaged over the images
-    variances = [arm_SN.var(0, ddof=1).mean() / len(arm_SN) for _, arm_SN in by_arm if len(arm_SN) > 1]
-    return ImageErrors(N, error, sqrt(sum(variances) / N))
+    if any(len(parts_SN) != len(first_SN) for _, parts_SN in by_arm):
+        return None
+    gap_SN = first_SN - sum(parts_SN for _, parts_SN in by_arm[1:])
+    over_images, by_chance = gap_SN.mean(0).var(ddof=1) / N, 0.0
+    if (S := len(gap_SN)) > 1:  # of an image, the variance of its mean over seeds, apart from what seeds add to all images
+        by_chance = (gap_SN - gap_SN.mean(1, keepdims=True)).var(0, ddof=1).mean() / S / N
+    return ImageErrors(N, sqrt(max(0.0, over_images - by_chance)), sqrt(by_chance))
 
 
 @cache  # an arm is compared with every other one

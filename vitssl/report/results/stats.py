@@ -35,25 +35,16 @@ class ImageErrors:
 
     Attributes:
         count: the number of test images.
-        error: standard error over the images, each counted by the share of an arm's seeds that were right on it: about how much another
-            draw of test images would move the difference. With one seed it is McNemar's.
-        min_seed_error: lower bound of the standard error over seeds: its value if each seed were right or wrong on each image by chance
-            alone.
+        error: standard error over the images, as far as images favour one of the arms at every seed: about how much another draw of test
+            images would move the difference between so many seeds that chance in single ones averages out. Of one seed, which does not
+            tell the two apart, it is McNemar's.
+        chance: standard error of what is left, each seed being right or wrong on each image by chance. The error over seeds includes it,
+            and is smaller only by luck.
     """
 
     count: int
     error: float
-    min_seed_error: float
-
-    def with_more_seeds(self, share: float) -> ImageErrors:
-        """Return the errors for so many more seeds that the standard error over seeds falls to ``share`` of its present value.
-
-        The part of the error over images that comes from chance in single seeds shrinks with it. The part that comes from images being hard
-        for one arm alone stays.
-        """
-        by_chance = min(self.error, self.min_seed_error)  # arms that are trained on the same draws are often wrong on the same images
-        error = hypot(sqrt(self.error**2 - by_chance**2), share * by_chance)
-        return replace(self, error=error, min_seed_error=share * self.min_seed_error)
+    chance: float
 
 
 @dataclass(frozen=True)
@@ -87,13 +78,12 @@ class Difference:
         """Return the difference with an interval that also covers another draw of the test images, which all seeds share.
 
         The squares of the half widths add up. Seeds that happen to agree do not make the interval narrower than chance on single images of
-        single seeds would. That chance is in both parts, so the interval is slightly too wide rather than too narrow. If there is no
-        interval even so, the difference is returned as it is.
+        single seeds would. If there is no interval even so, the difference is returned as it is.
         """
         with_images = replace(self, image_errors=errors)
         if with_images.half() is None:
             return self
-        seeds_agree = self._over_seeds(CONFIDENCE) < _normal(CONFIDENCE) * errors.min_seed_error
+        seeds_agree = self._over_seeds(CONFIDENCE) < _normal(CONFIDENCE) * errors.chance
         how = f"by chance in single images, since {self.seeds} seeds happen to vary less" if seeds_agree else self.how
         return replace(with_images, how=f"{how}, combined in quadrature with the error over {errors.count:,} test images")
 
@@ -106,7 +96,7 @@ class Difference:
             return None
         width = self._over_seeds(level)
         if self.image_errors is not None:
-            width = hypot(max(width, _normal(level) * self.image_errors.min_seed_error), _normal(level) * self.image_errors.error)
+            width = hypot(max(width, _normal(level) * self.image_errors.chance), _normal(level) * self.image_errors.error)
         return width if width >= ROUNDING_ERROR else None
 
     def _over_seeds(self, level: float) -> float:
@@ -158,11 +148,11 @@ class Difference:
     def seeds_needed(self) -> int | None:
         """Return the fewest seeds that would tell the two arms apart if mean and spread stayed as they are.
 
-        None if not even MAX_SEEDS would.
+        None if not even MAX_SEEDS would. Chance in single seeds shrinks with their number, and what single images favour does not.
         """
         for n in range(MIN_SEEDS, MAX_SEEDS + 1):
             share = sqrt((1 / n + self.overlap) / (1 / self.seeds + self.overlap))
-            image_errors = self.image_errors and self.image_errors.with_more_seeds(share)
+            image_errors = self.image_errors and replace(self.image_errors, chance=share * self.image_errors.chance)
             if not replace(self, seeds=n, error=self.error * share, image_errors=image_errors).open:
                 return n
         return None
