@@ -16,6 +16,7 @@ import vitssl
 from tests.test_trained import save_run
 from vitssl import cli, config
 from vitssl.checkpoints import tensor_files
+from vitssl.checkpoints.run_checkpoint import Progress
 from vitssl.cli import predict
 from vitssl.config import Objectives
 from vitssl.config.objectives.classify import ClassifyConfig
@@ -217,7 +218,7 @@ def test_a_run_says_what_it_is(trained, tmp_path) -> None:
     assert repr(vitssl.load(trained)) == f"<Trained {trained}: vit_pico for classify, 2 classes, top-1 61.50 %, 3 epochs>"
     (trained / "done.json").unlink()
     content = tensor_files.read(trained / LAST)
-    tensor_files.save(trained / LAST, content | {"progress": {"step": 1200}})
+    tensor_files.save(trained / LAST, content | {"progress": vars(Progress(step=1200))})
     tensor_files.save(trained / BEST, content)
     assert repr(vitssl.load(trained)).endswith("2 classes, not finished, at step 1,200>")
     assert repr(vitssl.load(trained, BEST)).endswith("2 classes, best.pt>")

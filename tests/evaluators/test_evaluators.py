@@ -17,7 +17,6 @@ import vitssl
 from jobs.display import states
 from tests.ranks import run_ranks
 from vitssl import cli, config, dist, train
-from vitssl.checkpoints import tensor_files
 from vitssl.config import ConfigError
 from vitssl.config.evals import FEATURE_KINDS, KINDS, ClassificationConfig, KnnConfig, evals_of, pending
 from vitssl.data import shards
@@ -180,19 +179,6 @@ def test_best_weights_that_are_lost_cost_their_evaluation_alone(folder, capsys, 
     assert f"{run / 'best.pt'} is missing, so that selected and selected_val cannot be evaluated" in "".join(capsys.readouterr())
     done = read_json(run / "done.json")
     assert "auc" in done["test"] and "selected" not in done
-
-
-def test_a_run_that_an_earlier_version_trained_is_evaluated_by_this_one(folder):
-    """Killed before its records were complete: it kept the test images' result at the best epoch, and no more of it."""
-    run = folder("run", CLASSIFY, TOO_FAST)
-    assert train.main([str(run)]) == 0
-    done, content = read_json(run / "done.json"), torch.load(run / "last.pt", weights_only=True)
-    content["progress"]["selected"] = {"top1": 1.0, "epoch": 1.0}
-    del content["progress"]["last"]["selected"], content["progress"]["last"]["selected_val"]
-    tensor_files.save(run / "last.pt", content)
-    (run / "done.json").unlink()
-    assert train.main([str(run)]) == 0
-    assert read_json(run / "done.json")["selected"] == done["selected"]
 
 
 def test_weights_that_nothing_chooses_are_refused_before_the_first_step(folder, capsys):
