@@ -74,6 +74,7 @@ ALLOWED = {
     "paths": {"config", "data", "files", "run_folder", "run_names", "sweep_folder", "words"},
     "cli.fields": {"config", "words"},
     "cli.features": CORE | {"evaluators", "paths", "trained"},
+    "cli.images": {"config", "data"},
     "cli.predict": {"atomic", "config", "paths", "terminal", "trained", "words"},
     "cli.prune": {"checkpoints", "config", "files", "run_folder", "sweep_folder", "version", "words"},
     "cli": None,  # anything, inside the function that needs it

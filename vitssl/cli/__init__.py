@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 from vitssl import sweep_folder, version
 from vitssl.arguments import Parser, guarded
-from vitssl.cli import weights
+from vitssl.cli import shards, weights
 from vitssl.cli.base import (
     add_runs,
     add_set,
     add_weights,
     agreed,
+    checked_run_folder,
     checked_run_folders,
     command,
     names,
@@ -29,7 +30,7 @@ from vitssl.cli.base import (
 from vitssl.config import ConfigError
 from vitssl.config.evals import FEATURE_KINDS, KINDS
 from vitssl.files import check_place, write_json
-from vitssl.words import counted, listed, note, printable
+from vitssl.words import counted, listed, printable
 
 if TYPE_CHECKING:
     from vitssl.trained import Trained
@@ -67,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version, and the commit if this is a git checkout")
     parser.elsewhere = ELSEWHERE
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _shards_parser(commands)
+    shards.add_parser(commands)
     settings = {f"--{f.name}": f"--set {f.name}=VALUE" for kind in KINDS.values() for f in dataclasses.fields(kind)} | EMA
     help_text = "evaluate a run: the accuracy of its classifier, or of a probe on its features"
     add = command(commands, "evaluate", _evaluate, help_text, settings)
@@ -84,6 +85,8 @@ def _parser() -> argparse.ArgumentParser:
     add("images", nargs="+", type=Path, help="image files, or folders that are searched for images recursively")
     add("--csv", type=Path, metavar="OUT", help="file to write, with a row per image: path, class, probability, and a column per class")
     add_weights(add, ("model", "ema"), "ema: averaged weights, if the run has loop.ema_decay; best: --checkpoint best.pt")
+    add = command(commands, "images", _images, "list the images that a run uses as CSV: what for, and which labels it sees")
+    add("folder", type=Path, help="run folder or run.yaml")
     add = command(commands, "cost", _cost, "show MACs and parameters of a run, trained or not")
     add_runs(add)
     weights.add_parsers(commands)
@@ -113,22 +116,6 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _shards_parser(commands: argparse._SubParsersAction) -> None:
-    parser = commands.add_parser("shards", help="build, check or describe WebDataset shards")
-    actions = parser.add_subparsers(required=True, metavar="ACTION")
-    add = command(actions, "build", _shards_build, "write tar shards and index.json; continues an interrupted build")
-    sources = "digits, folder:PATH, folder:PATH?test=0.2 (holds out a fifth of each class), torchvision:NAME, "
-    add("source", help=f"{sources}list:PATH?train=FILE&test=FILE, cub:PATH, npz:FILE, idx:PATH, csv:FILE or wds:TARS?test=TARS")
-    add("out", type=Path, help="the folder to write, for example shards/photos")
-    add("--workers", type=positive, default=None, help="number of processes; default: one per core")
-    add("--skip-bad", action="store_true", help="skip images that cannot be read; `shards info` lists them")
-    add("--rebuild", action="store_true", help="replace the shards in OUT; the old ones stay until the new ones are complete")
-    add = command(actions, "verify", _shards_verify, "read every byte and decode every image")
-    add("folder", type=Path)
-    add = command(actions, "info", _shards_info, "show counts, classes and statistics")
-    add("folder", type=Path)
-
-
 def _analyze_parser(commands: argparse._SubParsersAction) -> None:
     add = command(
         commands, "analyze", _analyze, "analyse trained networks: writes numbers and a figure to the run folder, shown in its report"
@@ -146,41 +133,6 @@ def _analyze_parser(commands: argparse._SubParsersAction) -> None:
     add("--shards", help="shards to use in place of the run's, with any classes")
     add("--split", help="split of the shards, or several joined by + (default: the run's test split)")
     add_weights(add)
-
-
-def _shards_build(arguments: argparse.Namespace) -> None:
-    from vitssl.data import shards
-    from vitssl.data.sources import opening
-
-    opening.check_order(arguments.source, arguments.out)
-    for line in opening.folder_notes(arguments.source):
-        note(line)
-    build = shards.rebuild if arguments.rebuild else shards.build
-    try:
-        index = build(arguments.source, arguments.out, workers=arguments.workers, skip_bad=arguments.skip_bad, progress=True)
-    except KeyboardInterrupt:
-        raise KeyboardInterrupt("what is written is kept; the same command continues the build") from None
-    print(printable(shards.info(arguments.out)))
-    if len(index.classes) == 1:
-        note(f"all images belong to one class, {index.classes[0]}: there is nothing to classify")
-
-
-def _shards_verify(arguments: argparse.Namespace) -> int:
-    from vitssl.data import shards
-
-    problems = shards.verify(arguments.folder)
-    for problem in problems:
-        print(f"error: {problem}", file=sys.stderr)
-    if problems:
-        return 2
-    print(f"{arguments.folder}: all shards and images are intact")
-    return 0
-
-
-def _shards_info(arguments: argparse.Namespace) -> None:
-    from vitssl.data import shards
-
-    print(printable(shards.info(arguments.folder)))
 
 
 def _evaluate(arguments: argparse.Namespace) -> None:
@@ -223,6 +175,12 @@ def _predict(arguments: argparse.Namespace) -> int:
     check_runs(runs)
     note_checkpoint(folders, arguments.checkpoint, arguments.weights)
     return 2 if predict(runs, files, arguments.csv) else 0
+
+
+def _images(arguments: argparse.Namespace) -> None:
+    from vitssl.cli import images
+
+    images.write(checked_run_folder(arguments.folder), sys.stdout)
 
 
 def _cost(arguments: argparse.Namespace) -> None:

@@ -12,9 +12,9 @@ from torch import Tensor
 from vitssl import config
 from vitssl.atomic import replacing
 from vitssl.backbones.base import Features
-from vitssl.config import ConfigError, Run
+from vitssl.config import ConfigError
 from vitssl.data.building.names import of_images
-from vitssl.data.index import Index, load_index
+from vitssl.data.index import load_index
 from vitssl.data.loading.loader import EvalLoader
 from vitssl.data.loading.subset import split_of
 from vitssl.evaluators.base import eval_batch_size
@@ -69,17 +69,9 @@ def write(
     if names is not None:
         arrays["names"] = names[positions]
     if index.sha256 == trained.run.data.sha256:
-        arrays["part"] = _parts(index, trained.run)[positions]
+        arrays["part"] = split_of(index, trained.run).uses()[positions]
     _save(out, arrays)
     return arrays
-
-
-def _parts(index: Index, run: Run) -> np.ndarray:
-    """Return what a run uses each image of its shards' index for: train, val, test, or nothing ("")."""
-    split, parts = split_of(index, run), np.full(len(index), "", dtype="<U5")
-    for name in ("train", "val", "test"):
-        parts[getattr(split, name)] = name
-    return parts
 
 
 def _arrays(features: Features, suffix: str, trained: Trained, tokens: bool) -> dict[str, np.ndarray]:

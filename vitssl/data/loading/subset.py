@@ -31,6 +31,13 @@ class SplitPositions:
     val: np.ndarray
     test: np.ndarray
 
+    def uses(self) -> np.ndarray:
+        """Return what each image of the index (N,) is used for: train, val, test, or nothing ("")."""
+        uses = np.full(len(self.labels), "", dtype="<U5")
+        for name in ("train", "val", "test"):
+            uses[getattr(self, name)] = name
+        return uses
+
 
 def split_of(index: Index, run: Run) -> SplitPositions:
     """Return the images that a Run trains on and those that it is evaluated with. Raises as `train_and_heldout` does."""
