@@ -6,9 +6,9 @@ import random
 from math import sqrt
 
 import pytest
-from scipy.stats import norm, t, ttest_rel
+from scipy.stats import t, ttest_rel
 
-from vitssl.report.results.stats import Difference, ImageErrors, difference, holm, std
+from vitssl.report.results.stats import ImageErrors, difference, holm, std
 
 
 def test_std_divides_by_n_minus_one():
@@ -102,35 +102,9 @@ def test_holm_is_as_its_step_down_loop_has_it():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
 
 
-@pytest.mark.parametrize("found", [None, ImageErrors(450, 0.8, 0.5)])
-def test_so_many_seeds_are_needed_as_make_the_interval_leave_out_zero(found):
-    """Copies of the same seeds have their mean and, but for n - 1, their spread."""
-    gap = Difference(2.5, "", 4, 3.0, found)
-    needed = gap.seeds_needed()
-    halves = []
-    for n in (needed - 1, needed):
-        over_seeds = t.ppf(0.975, n - 1) * 3.0 * sqrt(4 / n)
-        over_images = norm.ppf(0.975) * 0.8 if found else 0.0
-        halves.append(sqrt(over_seeds**2 + over_images**2))
-    assert halves[0] >= 2.5 > halves[1]
-    assert Difference(0.1, "", 4, 3.0, found).seeds_needed() is None
-
-
 def test_of_folds_the_variance_of_the_mean_has_the_training_images_that_they_share():
     """Differences 1, 2, 3 of three of 5 folds: 1 / 3 + 1 / 4 of their variance of 1 (Nadeau and Bengio)."""
     arm, other = {0: 11.0, 1: 22.0, 2: 33.0}, {2: 30.0, 1: 20.0, 0: 10.0}
     paired = difference(arm, other, overlap=1 / 4)
     assert paired.high - 2 == pytest.approx(t.ppf(0.975, 2) * sqrt(1 / 3 + 1 / 4))
     assert paired.how == "Student's t, paired over 3 seeds, widened because folds share training images"
-
-
-@pytest.mark.parametrize("shift", [0.8, 1.1, 1.4])
-def test_the_seeds_that_folds_need_are_those_at_which_the_interval_leaves_zero(shift):
-    spread, overlap = [shift - 1, shift, shift + 1], 1 / 9
-    needed = difference(dict(enumerate(spread)), dict.fromkeys(range(3), 0.0), overlap).seeds_needed()
-    variance = 1.0
-
-    def leaves_zero(n: int) -> bool:
-        return shift > t.ppf(0.975, n - 1) * sqrt(variance * (1 / n + overlap))
-
-    assert needed == next(n for n in range(3, 41) if leaves_zero(n))

@@ -1,14 +1,11 @@
 """Which arm is the best, as far as the seeds can tell, and how sure that is once all comparisons are taken together.
 
-Terms (for ranking and gap see `grid`):
-    open: a gap that may be chance: its 95 % interval contains 0, or there are too few seeds for one.
-    near best: the rows at the top of the ranking, as long as the gaps between them are open.
-    undecided: the rows further down that are not significantly worse than any of these.
-    settled: a pair of rows that differs even after Holm's correction for all pairs of the column.
+There is one rule for sentences, recommendations and bold figures: two arms of a column are told apart if the p-value of their difference
+is at most 0.05 after Holm's correction for all comparisons of the column. `near_best` is the arm of the best mean with those that are not
+told apart from it. For ranking and gap see `grid`.
 
-Example: A, B and C are ranked in this order. If A and B are open and C is worse than both, A and B are near best, and the sentence says
-that the seeds cannot tell them apart. If B is worse than A, only A is near best. It is "the best arm" if it is settled against B and C,
-otherwise "perhaps the best arm".
+Example: of A, B and C, ranked in this order, A and B are not told apart, and C is told apart from A. The sentence says that the seeds
+cannot tell A and B apart, both are bold, and C is called worse.
 """
 
 from __future__ import annotations
@@ -73,7 +70,7 @@ def leading(grid: Grid) -> list[str]:
 
 
 def best(grid: Grid, column: Any) -> str:
-    """Return a sentence on the arm of the best mean, which is called the best arm only if the seeds tell it from all others."""
+    """Return a sentence on the arm of the best mean, which is called the best arm only if it is told apart from all others."""
     ranked = grid.ranking(column)
     if not ranked:
         return _unranked(grid, column)
@@ -85,48 +82,24 @@ def best(grid: Grid, column: Any) -> str:
         verdict = "cannot tell" if len(scores) >= MIN_SEEDS else "are too few to tell"
         sentence = f"{seeds} {verdict} {few([grid.label(row) for row in near])} apart in {metric}; the best mean is that of {winner}"
     else:
-        sentence = f"{article(grid, column).capitalize()} best arm by {metric} is {winner} ({seeds})"
-    return grid.prefixed_text(
-        column, f"{sentence}{_difference_text(grid, first, near, column)}{_sure(grid, ranked, column) if len(near) == 1 else ''}."
-    )
-
-
-def article(grid: Grid, column: Any) -> str:
-    """Return ``the`` for a best arm that differs from every other arm, and otherwise ``perhaps the``.
-
-    An arm that is significantly better than all others may no longer be so after the correction for all comparisons.
-    """
-    first, *others = grid.ranking(column)
-    clear = not undecided(grid, column) and all(settled(grid, column, first, row) for row in others)
-    return "the" if clear else "perhaps the"
+        sentence = f"The best arm by {metric} is {winner} ({seeds})"
+    difference, sure = _difference_text(grid, first, near, column), _sure(grid, ranked, column) if len(near) == 1 else ""
+    return grid.prefixed_text(column, f"{sentence}{difference}{sure}.")
 
 
 @keep_result
 def near_best(grid: Grid, column: Any) -> list[Row]:
-    """Return the best row and those not significantly worse, up to the first row that is significantly worse than one of them.
-
-    A row after that one may not be significantly worse than any of them either (`undecided`). It is not counted among the best, because its
-    mean is worse than that of a row which is significantly worse.
-    """
-    near: list[Row] = []
-    for row in grid.ranking(column):
-        if not all(_open(grid, better, row, column) for better in near):
-            break
-        near.append(row)
-    return near
+    """Return the row of the best mean and, in the order of their means, those that are not told apart from it."""
+    ranked = grid.ranking(column)
+    return [row for row in ranked if row is ranked[0] or not told_apart(grid, column, ranked[0], row)]
 
 
-def undecided(grid: Grid, column: Any) -> list[Row]:
-    """Return the rows after `near_best` that are not significantly worse than any row in it either."""
-    near = near_best(grid, column)
-    return [row for row in grid.ranking(column)[len(near) :] if all(_open(grid, better, row, column) for better in near)]
-
-
-def _open(grid: Grid, one: Row, other: Row, column: Any) -> bool:
-    """Whether the difference between two ranked rows may be chance."""
-    gap = grid.gap(one, other, column)
-    assert gap is not None  # both have scores
-    return gap.open
+def told_apart(grid: Grid, column: Any, one: Row, other: Row) -> bool:
+    """Whether two ranked rows differ by more than chance, after the correction for all comparisons of the column."""
+    if (p := corrected(grid, column).get(frozenset((one, other)))) is not None:
+        return p <= 1 - CONFIDENCE
+    gap = grid.gap(one, other, column)  # without an interval: too few seeds, or the same difference in each
+    return gap is not None and not gap.open
 
 
 def _of_all(grid: Grid, column: Any) -> str:
@@ -183,7 +156,7 @@ def _winners(grid: Grid) -> str:
         if ranked := grid.ranking(column):
             first, second, *_ = ranked
             leads.setdefault(grid.label(first), []).append(grid.name(column))
-            if _open(grid, first, second, column) or not settled(grid, column, first, second):
+            if not told_apart(grid, column, first, second):
                 open_in.append(grid.name(column))
     if not leads:
         return ""
@@ -217,8 +190,3 @@ def corrected(grid: Grid, column: Any) -> Corrected:
     gaps = {frozenset(pair): grid.gap(*pair, column) for pair in combinations(grid.rows, 2)}
     by_pair = {pair: gap.p for pair, gap in gaps.items() if gap and gap.p is not None}
     return dict(zip(by_pair, holm(list(by_pair.values())), strict=True))
-
-
-def settled(grid: Grid, column: Any, one: Row, other: Row) -> bool:
-    """Whether two rows still differ after the correction for all comparisons; True for a pair without a p-value."""
-    return corrected(grid, column).get(frozenset((one, other)), 0.0) <= 1 - CONFIDENCE

@@ -24,7 +24,6 @@ CONFIDENCE = 0.95
 # for an interval; that of two seeds reaches nine of their standard deviations to either side, beyond the range of many metrics
 MIN_SEEDS = 3
 ENOUGH_SEEDS = 5  # with fewer, an interval is so wide that it contains differences that matter
-MAX_SEEDS = 40  # nobody would train more
 ROUNDING_ERROR = 1e-9  # a spread below this is the rounding error of equal figures that were computed in another order
 LEAST_P = 1e-12  # smaller p-values are given as this one
 
@@ -144,18 +143,6 @@ class Difference:
         from scipy.optimize import brentq  # which takes 0.3 s, a fifth of a report that compares nothing
 
         return float(brentq(beyond, LEAST_P, 1.0))
-
-    def seeds_needed(self) -> int | None:
-        """Return the fewest seeds that would tell the two arms apart if mean and spread stayed as they are.
-
-        None if not even MAX_SEEDS would. Chance in single seeds shrinks with their number, and what single images favour does not.
-        """
-        for n in range(MIN_SEEDS, MAX_SEEDS + 1):
-            share = sqrt((1 / n + self.overlap) / (1 / self.seeds + self.overlap))
-            image_errors = self.image_errors and replace(self.image_errors, chance=share * self.image_errors.chance)
-            if not replace(self, seeds=n, error=self.error * share, image_errors=image_errors).open:
-                return n
-        return None
 
 
 def _normal(level: float) -> float:
