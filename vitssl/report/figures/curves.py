@@ -19,6 +19,7 @@ from vitssl.report.results.schedule import planned
 from vitssl.report.units import scale
 
 MOST_COLUMNS = 3  # columns of the sweep in one figure
+MARKED = 6  # the most points of a curve that have a marker
 Curve = tuple[str, str, str]  # where metrics.jsonl has its values: the kind of event, a mapping in the event, a key of the mapping
 Places = Callable[[RunFolder], tuple[dict[int, float], float]]  # the horizontal position of each step of a run, and of its end
 
@@ -92,15 +93,14 @@ def _draw(grid: Grid, unit: str, places: Places, words: str = "") -> Plot | None
             _draw_stages(axis, row.columns[column], curves[name], places, look(grid, row))
         axis.margins(x=0.02)
         axis.set(title=grid.name(column), xlabel=f"{unit}, over all stages", ylabel=name)
-        if unit == "epoch":
-            axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.xaxis.set_major_locator(MaxNLocator(5, integer=unit == "epoch"))
     for axis in axes:
         axis.set_xlim(left=0)  # on the right it ends with the longest curve of the column
     add_legend(figure, grid, rows, "-")
     left_out = f" Only the first {len(columns)} columns." if len(columns) < len(grid.columns) else ""
     return (
         "Learning curves, mean over seeds with ± one standard deviation: test accuracy, and each objective's training loss before its "
-        f"weight is applied. Earlier stages of a chain are dashed; a dot is a single evaluation.{words}{left_out}"
+        f"weight is applied. Earlier stages of a chain are dashed; a marker without a line is a single evaluation.{words}{left_out}"
     ), figure
 
 
@@ -140,7 +140,7 @@ def _draw_stages(axis: Axes, cells: list[Cell], curve: Curve, places: Places, st
     """Draw one curve of all stages of ``cells``, the seeds of a row; earlier stages are dashed."""
     for i in range(len(cells[0].stages) if cells else 0):
         dashes = "--" if i < len(cells[0].stages) - 1 else "-"
-        _band(axis, [_points(cell, i, curve, places) for cell in cells], style["color"], style["alpha"], dashes)
+        _band(axis, [_points(cell, i, curve, places) for cell in cells], style, dashes)
 
 
 def _points(cell: Cell, stage: int, curve: Curve, places: Places) -> tuple[list[float], list[float]]:
@@ -151,8 +151,8 @@ def _points(cell: Cell, stage: int, curve: Curve, places: Places) -> tuple[list[
     return [x for x, _ in points], [y for _, y in points]
 
 
-def _band(axis: Axes, curves: list[tuple[list[float], list[float]]], colour: str, alpha: float, dashes: str) -> None:
-    """Draw the mean and the spread over seeds, up to the last point that every seed has."""
+def _band(axis: Axes, curves: list[tuple[list[float], list[float]]], style: dict[str, Any], dashes: str) -> None:
+    """Draw the mean and the spread over seeds, up to the last point that every seed has; markers tell arms apart in greyscale."""
     curves = [c for c in curves if c[0]]
     if not curves:
         return
@@ -160,7 +160,8 @@ def _band(axis: Axes, curves: list[tuple[list[float], list[float]]], colour: str
     x, y = np.mean([x[:length] for x, _ in curves], axis=0), np.array([y[:length] for _, y in curves])
     centre, spread = y.mean(0), y.std(0, ddof=1) if len(y) > 1 else np.zeros(length)
     if length == 1:  # a line would be invisible
-        axis.errorbar(x, centre, yerr=spread if spread.any() else None, color=colour, marker="o", markersize=5, capsize=2.5)
+        axis.errorbar(x, centre, yerr=spread if spread.any() else None, markersize=5, capsize=2.5, **style)
         return
-    axis.plot(x, centre, dashes, color=colour, alpha=alpha, linewidth=1.3)
-    axis.fill_between(x, centre - spread, centre + spread, color=colour, alpha=0.15 * alpha, linewidth=0)
+    some = [round(share * (length - 1)) for share in np.linspace(0, 1, min(length, MARKED))]
+    axis.plot(x, centre, linestyle=dashes, linewidth=1.3, markevery=some, markersize=4, **style)
+    axis.fill_between(x, centre - spread, centre + spread, color=style["color"], alpha=0.15 * style["alpha"], linewidth=0)

@@ -44,7 +44,7 @@ STYLE: dict[Any, Any] = {  # by the names of matplotlib's settings, which its st
     "legend.frameon": False, "figure.dpi": 150, "image.composite_image": False,
     "text.parse_math": False,  # names of arms and classes may have a $
 }  # fmt: skip
-WIDTHS_IN = {1: 4.25, 2: 6.6, 3: 13.2, 4: 13.2}  # figure widths by the number of panels side by side
+WIDTHS_IN = {1: 4.25, 2: 6.6, 3: 8.4}  # figure widths by the number of panels side by side: letters can be read across a page of paper
 LINE_IN = 0.19  # height of a legend's line
 WIDE = 20  # an axis is logarithmic from this ratio of the largest value to the smallest on
 DECADES = 300  # a logarithmic axis also has ticks at 2 and 5 up to this ratio
@@ -66,8 +66,8 @@ def look(grid: Grid, row: Row) -> dict[str, Any]:
 
 
 def panels(count: int, height_in: float = 3.2, share_y: bool = False) -> tuple[Figure, np.ndarray]:
-    """Create a figure of ``count`` panels, at most four side by side, and return it with their axes."""
-    across = count if count <= 4 else min((4, 3), key=lambda n: -count % n)  # the one with the fewest gaps in the last row
+    """Create a figure of ``count`` panels, at most three side by side, and return it with their axes."""
+    across = 2 if count in (2, 4) else min(count, 3)
     down = -(-count // across)
     figure = Figure(figsize=(WIDTHS_IN[across], height_in * down), layout=ConstrainedLayoutEngine(w_pad=0.09, h_pad=0.07))
     axes = figure.subplots(down, across, squeeze=False, sharey=share_y).reshape(-1)

@@ -30,7 +30,7 @@ MEASURED_COSTS = {"hours", "kwh", "co2e", "co2e_estimate", "money"}
 TRAINING_COSTS = {"training_macs", *MEASURED_COSTS}
 SIZE_COLUMNS = ("params_train", "params", "activations", "gmacs", "gmacs_inference", "images_per_s")
 UNCORRECTED = "Pairing by seed removes what affects all arms alike; intervals are not corrected for multiple comparisons."
-BOLD = "the best mean and the arms that do not differ significantly from it (p > 0.05 after Holm's correction); nothing if all of them"
+BOLD = "the best mean and the arms that do not differ significantly from it (p > 0.05 after Holm's correction); none if no arm does"
 FEW_COLUMNS = 2  # with more columns of the sweep, there is no room for differences and costs of training
 FEW_KINDS = 6  # the most combinations of objectives that the caption names
 
