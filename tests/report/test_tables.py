@@ -376,6 +376,7 @@ def test_settings_tell_the_stages_apart(grid_3):
     rows = texts(table)
     assert table.header[1:4] == ["Scratch", "(1) SSL+FT: pretrain", "(1) SSL+FT: finetune"]
     assert rows["effective batch"][0] == "64 (1 process)"
+    assert rows["network"][0] == "vit_tiny, embed_dim 192, depth 12, num_heads 3, mlp_ratio 4, patch_size 16"
     assert rows["learning rate, scaled peak"][0] == "0.00025 (0.001, batch/256)"  # 0.001 x 64 / 256
     assert rows["loop.epochs"][:3] == ["100", "50", "50"]
     assert rows["objectives.mae.weight"] == [DASH, *["1", DASH] * 4, "0.9"]

@@ -93,7 +93,8 @@ def _parser() -> argparse.ArgumentParser:
     add = command(commands, "report", _report, "write tables, plots and pages of a sweep")
     folders_help = "sweep folder, for example runs/quickstart, or its name in runs/"
     add("folders", nargs="+", type=sweep_folder.find_sweep, metavar="folder", help=folders_help)
-    add("--columns", type=names, help="columns of the main table and table.tex, comma-separated, for example accuracy,gmacs,kwh")
+    columns_help = "columns of the main table and table.tex, comma-separated, for example accuracy,baseline,gmacs,kwh; baseline is the"
+    add("--columns", type=names, help=f"{columns_help} difference from the baseline, difference that from the paper's number")
     add("--out", type=Path, metavar="FOLDER", help="folder for the report of one sweep, which may be read-only (default: its report/)")
     _analyze_parser(commands)
     add = command(

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from vitssl.config import Run, checkpoint_fields, scaled_lr
+from vitssl.config import Run, checkpoint_fields, scaled_lr, size_of
+from vitssl.config.backbones import family
 from vitssl.report.results.collect import RunFolder
 from vitssl.report.results.energy import CPU_POWER, intensities
 from vitssl.report.results.external_sources import origins
@@ -121,8 +122,21 @@ def _rate(run: RunFolder) -> str:
     return f"{scaled_lr(optim, optim.lr):.3g} ({optim.lr:g}, {optim.lr_rule})"
 
 
+def _network(run: RunFolder) -> str:
+    """Return the network's name and its sizes, those that the name stands for among them."""
+    backbone, size = run.config.backbone, size_of(run.config.backbone)
+    if backbone.timm_model:
+        return f"{backbone.timm_model} of timm"
+    depths = "-".join(map(str, size.depths))
+    read = family(backbone).reads.split()
+    sizes = {"embed_dim": size.embed_dim, "depth" if "depth" in read else "depths": depths, "num_heads": size.num_heads}
+    sizes |= {"mlp_ratio": f"{size.mlp_ratio:g}", "patch_size": size.patch_size}
+    return ", ".join([backbone.name, *(f"{name} {value}" for name, value in sizes.items() if name in read)])
+
+
 # the lines of the table before those of fields
 FIRST: dict[str, Callable[[RunFolder], str]] = {
+    "network": _network,
     "starts from": lambda run: listed(origins(run)) or DASH,
     "effective batch": _batch,
     "learning rate, scaled peak": _rate,
