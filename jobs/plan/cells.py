@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from jobs.plan import checks, layers
-from jobs.plan.axes import check_axes
 from jobs.plan.overrides import CLI
 from jobs.plan.sweep import Spec, resources
 from vitssl import config
@@ -84,7 +83,7 @@ def cells(spec: Spec) -> list[Cell]:
     if count > MOST_CELLS:
         reason = f"{count:,} combinations of arms and values, more than {MOST_CELLS:,}; leave out some axes or values"
         raise ConfigError(reason, "axes", spec.file)
-    layers.refuse_overridden(spec)
+    layers.check_axes(spec)
     points = [dict(zip(spec.axes, values, strict=True)) for values in itertools.product(*spec.axes.values())]
     places = [(arm, labels) for arm, labels in itertools.product(spec.arms, points) if spec.arms[arm].stages]
     staged = ((arm, labels, stage) for arm, labels in places for stage in spec.arms[arm].stages)
@@ -93,7 +92,6 @@ def cells(spec: Spec) -> list[Cell]:
     )
     result = [Cell(arm, labels, [_merged(spec, arm, labels, stage) for stage in spec.arms[arm].stages]) for arm, labels in places]
     checks.take_named_backbones(result)
-    check_axes(spec, result)
     _leave_evaluators_to_classifiers(spec, result)
     for cell in result:
         _check(spec, cell)

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from jobs.plan.axes import is_of_values
+from jobs.plan.layers import is_of_values
 from jobs.plan.shards import expected_index, image_counts
 from jobs.plan.sweep import Spec
 from vitssl.config import Run, Site, active, dotted, labelled_rows, labels_part_of_batches, nested, size_of

@@ -134,20 +134,10 @@ def test_an_axis_of_a_stage_is_not_overridden_either(expand) -> None:
 def test_values_of_an_axis_that_an_override_makes_equal_are_refused(expand, words, refused) -> None:
     """plain sets nothing, big the size alone, flipped something else: one run would be counted twice."""
     if refused:
-        with pytest.raises(ConfigError, match=r"image_size: your value would make plain and big of axes.data identical; choose one with"):
+        with pytest.raises(ConfigError, match=r"data.image_size: your value would make plain, big of axes.data identical; choose one with"):
             expand("data.image_size=16", *words)
     else:
         assert {job.run.data.image_size for job in expand("data.image_size=16", *words).jobs} == {16}
-
-
-def test_an_override_of_an_axis_in_one_arm_alone_is_refused(expand) -> None:
-    """Otherwise that arm's runs would be called by values that they do not have; an arm that does not read the field is no matter."""
-    text = EXAMPLE.replace("  seed: [0, 1]\n", "  m: {a: {objectives.mae.mask_ratio: 0.5}, b: {objectives.mae.mask_ratio: 0.6}}\n")
-    assert len(expand("arms=[scratch,chain_short]", "axes.data=plain", text=text).jobs) == 5
-    reason = "your value would make a and b of axes.m identical"
-    for arm in ("", "arms.chain_short.", "arms.chain_short.pretrain."):
-        with pytest.raises(ConfigError, match=f"^command line: {arm}objectives.mae.mask_ratio: {reason}"):
-            expand("arms=[scratch,chain_short,chain_long]", "axes.data=plain", f"{arm}objectives.mae.mask_ratio=0.7", text=text)
 
 
 def test_a_field_of_an_objective_applies_where_that_is_on_and_switches_none_on(expand) -> None:

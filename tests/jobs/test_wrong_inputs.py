@@ -81,7 +81,7 @@ WRONG = [
     ("vitssl export runs/example/scratch runs/example/pretrain out --to timm", "unrecognized arguments: out (one run at a time)"),
     (
         "submit sweep.yaml 'axes.patch={p4: {backbone.patch_size: 4}, p8: {backbone.patch_size: 8}}' axes.backbone.patch_size=[4,8]",
-        "axes.backbone.patch_size: axes.patch sets backbone.patch_size too, which would make its values p4 and p8 identical; "
+        "axes.backbone.patch_size: axes.patch sets backbone.patch_size too, which would make its values identical; "
         "choose one of them with axes.patch=[p4], or leave one of the axes out",
     ),
     ("submit sweep.yaml evals.knn.neighbors=3", "'neighbors' is not known (did you mean evals.knn.k?)"),
