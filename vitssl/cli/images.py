@@ -23,7 +23,8 @@ def write(folder: Path, stream: TextIO) -> None:
     - ``name``: what the shards' source calls it; empty if that is not known (`vitssl.data.building.names`).
     - ``split``, ``class``: where it is in the shards, and its class there; empty without one.
     - ``use``: train, val (held out) or test.
-    - ``label``: of a training image, whether the run sees its class: seen, hidden or none; empty of others.
+    - ``label``: of a training image, whether the weights are trained with its class: seen, hidden or none; empty of others. A
+      pretraining sees no class, though an evaluator of its features may learn from those that ``data.labels`` does not hide.
 
     Raises:
         ConfigError: the shards do not exist, or are not those that the run was made for.

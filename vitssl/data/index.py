@@ -59,7 +59,7 @@ class Index:
     width: np.ndarray
     crc32: np.ndarray  # of the encoded image
     group: np.ndarray | None = None  # number of the patient, scene or the like of the image; None if the source names no groups
-    built_from: str = ""  # the source string (`vitssl.data.sources.opening`); empty if an earlier version built the shards
+    built_from: str = ""  # the source string (`vitssl.data.sources.opening`); empty if a path in it is no text
 
     def __len__(self) -> int:
         return len(self.label)

@@ -30,7 +30,7 @@ Corrected = dict[frozenset[Row], float]  # p-values after Holm's correction, by 
 def chosen_metric(grid: Grid) -> str:
     """Return the metric of the results at the epochs that held-out images choose: the sweep's metric, or else top-1.
 
-    Top-1 is taken if the sweep's metric is another evaluator's, or if runs of an earlier version recorded nothing else.
+    Top-1 is taken if the sweep's metric is another evaluator's, or if a run's record lacks it.
     """
     evaluator, usual = grid.metric
     return (

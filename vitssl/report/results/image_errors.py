@@ -36,7 +36,7 @@ def estimate_image_errors(one: Sequence[Path], other: Sequence[Path] | None, met
         metric: the metric's key.
 
     Returns:
-        None if a run saved no predictions, or not those that the metric is made of, or if the predictions are of different images.
+        None if a run saved no predictions, or not those that the metric is made of, if they are of different images, or not finite.
     """
     arms = [paths for paths in (one, other) if paths is not None]
     if not all(paths and all(path.is_file() for path in paths) for paths in arms):
@@ -53,7 +53,7 @@ def estimate_image_errors(one: Sequence[Path], other: Sequence[Path] | None, met
     over_images, by_chance = gap_SN.mean(0).var(ddof=1) / N, 0.0
     if (S := len(gap_SN)) > 1:  # of an image, the variance of its mean over seeds, apart from what seeds add to all images
         by_chance = (gap_SN - gap_SN.mean(1, keepdims=True)).var(0, ddof=1).mean() / S / N
-    return ImageErrors(N, sqrt(max(0.0, over_images - by_chance)), sqrt(by_chance))
+    return ImageErrors(N, sqrt(max(0.0, over_images - by_chance)), sqrt(by_chance)) if np.isfinite(over_images) else None
 
 
 @cache  # an arm is compared with every other one
