@@ -66,7 +66,7 @@ def rewrite(run: Path, change: dict) -> None:
 def test_a_report_begins_with_the_best_arm_and_no_more_than_five_subjects(sweep, grid_3):
     grid = lay_out(collect(three(sweep)))
     first = headlines(grid)
-    assert list(first) == ["Comparison", "What would decide", "Cost", "Images seen", "In all"] and further(grid) == {}
+    assert list(first) == ["Comparison", "What to add", "Cost", "Images seen", "In all"] and further(grid) == {}
     assert first["Comparison"][0].startswith("2 seeds are too few to tell ")
     assert first["Comparison"][0].endswith("; the best mean is that of SSAT: 82.50 ± 0.71 %, +2.50 against Scratch.")
     assert first["In all"][0].startswith("The whole sweep, each run counted once, took")

@@ -38,7 +38,7 @@ def findings(grid: Grid) -> Findings:
         "Comparison": [line for part in parts for line in best.leading(part)],
         "One draw": [_one_draw(grid), *_one_start(grid)],
         "What to take": [recommendation(*place) for place in places],
-        "What would decide": [next_steps(grid)],
+        "What to add": [next_steps(grid)],
         "Best epoch": [_best_epoch(grid)],
         "Not selected": [_unselected(grid)],
         "Pretraining": [collapse.sentence(grid)],
