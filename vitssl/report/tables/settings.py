@@ -136,8 +136,8 @@ def _network(run: RunFolder) -> str:
 
 # the lines of the table before those of fields
 FIRST: dict[str, Callable[[RunFolder], str]] = {
-    "network": _network,
     "starts from": lambda run: listed(origins(run)) or DASH,
+    "network": _network,
     "effective batch": _batch,
     "learning rate, scaled peak": _rate,
     "optimiser steps": _steps,
