@@ -154,6 +154,15 @@ def test_labelled_images_that_come_at_random_are_not_read_ahead(index, data, req
     assert reading._blocks(labelled) == [] and reading._blocks(np.arange(IMAGES))
 
 
+def test_a_shard_that_the_cache_does_not_keep_is_open_while_it_is_read(index, data, requests, monkeypatch):
+    """Two threads may open it at once, and the cache keeps one of the two."""
+    monkeypatch.setattr(read_ahead, "_opened", lambda path, _: read_ahead._Shard(path))
+    ours = loader(index, replace(data, workers=0))
+    seen = stream(ours.batches(0, 15))
+    inodes = [os.stat(index.folder / shard["name"]).st_ino for shard in index.shards]
+    assert {(inodes[index.shard[i]], int(index.offset[i]) // 1024) for i in seen} <= set(requests)
+
+
 def test_a_shard_that_is_gone_is_named(index, data):
     (index.folder / "train-000007.tar").unlink()
     with pytest.raises(ConfigError, match=r"train-000007\.tar"):

@@ -79,4 +79,5 @@ class Ahead:
 
     def _read(self, buffer: bytearray, shard: int, block: int) -> None:
         with contextlib.suppress(OSError):  # decoding reads the same bytes, and names the image that cannot be read
-            os.preadv(open_shard(self.index, shard).descriptor, [buffer], block * BLOCK)
+            opened = open_shard(self.index, shard)  # kept: of two threads that open one shard at once, the cache keeps only one's
+            os.preadv(opened.descriptor, [buffer], block * BLOCK)
