@@ -94,7 +94,7 @@ def mask_attention(runs: list[Analysed]) -> Plot:
     of masked tokens, and a line for each label, the mean over its seeds.
     """
     counts = sorted({run.facts["masked_tokens"] for run in runs})
-    figure = Figure(figsize=(4.6 * len(counts), 6.0), layout="constrained")
+    figure = Figure(figsize=(style.WIDTHS_IN.get(len(counts), 2.8 * len(counts)), 6.0), layout="constrained")
     axes = figure.subplots(2, len(counts), squeeze=False)
     for (whole, share), count in zip(axes.T, counts, strict=True):
         runs_of_count = [run for run in runs if run.facts["masked_tokens"] == count]
