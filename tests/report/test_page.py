@@ -63,7 +63,9 @@ def test_a_report_has_every_file_and_needs_no_other(table_3):
     names = {path.name for path in page.parent.iterdir()}
     plots = ("accuracy_vs_macs", "accuracy_vs_energy", "accuracy_vs_hours", "learning_curves", "energy_by_component")
     drawn = {f"{name}.{kind}" for name in plots for kind in ("svg", "png", "pdf")}
-    assert names == {"report.html", "report.md", "table.csv", "seeds.csv", "differences.csv", "table.tex", "energy.tex"} | drawn
+    assert (
+        names == {"report.html", "report.md", "table.csv", "seeds.csv", "curves.csv", "differences.csv", "table.tex", "energy.tex"} | drawn
+    )
     text = page.read_text()
     parser = Balanced()
     parser.feed(text)
@@ -116,7 +118,9 @@ def fill_disk(monkeypatch, name: str) -> None:
 
 
 @pytest.mark.usefixtures("without_plots")
-@pytest.mark.parametrize("name", ["report.html", "report.md", "table.csv", "seeds.csv", "differences.csv", "table.tex", "energy.tex"])
+@pytest.mark.parametrize(
+    "name", ["report.html", "report.md", "table.csv", "seeds.csv", "curves.csv", "differences.csv", "table.tex", "energy.tex"]
+)
 def test_on_a_full_disk_the_former_file_of_a_report_is_left(sweep, monkeypatch, name):
     folder = sweep({"scratch": 80.0}, {"seed": [0]}, columns=None)
     path = report.write(folder).with_name(name)

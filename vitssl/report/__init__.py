@@ -48,9 +48,10 @@ def read(sweep_folder: str | Path, out: Path | None = None) -> Grid:
 def write(sweep: str | Path | Grid, columns: list[str] | None = None) -> Path:
     """Write the report of a sweep to ``<sweep folder>/report/``, or where `read` was told to, and return the path of its report.html.
 
-    The files are report.html, report.md, table.csv, differences.csv, seeds.csv, table.tex, energy.tex, and every plot as SVG, PNG and PDF.
-    This works at any time, also if the sweep is half finished or has not begun. A damaged record of a run, or analysis, is listed in the
-    report and named on stderr; everything else is still made. Each file replaces that of an earlier report once it is complete.
+    The files are report.html, report.md, table.csv, seeds.csv, curves.csv, differences.csv, table.tex, energy.tex, and every plot as SVG,
+    PNG and PDF. This works at any time, also if the sweep is half finished or has not begun. A damaged record of a run, or analysis, is
+    listed in the report and named on stderr; everything else is still made. Each file replaces that of an earlier report once it is
+    complete.
 
     Args:
         sweep: the sweep's folder, or what `read` returned for it.
@@ -64,6 +65,8 @@ def write(sweep: str | Path | Grid, columns: list[str] | None = None) -> Path:
     laid_out = sweep if isinstance(sweep, Grid) else read(sweep)
     for line in failures.unreadable(laid_out.sweep):
         note(line)
+    for name in main_table.empty(laid_out, columns or []):
+        note(f"--columns: {name} is left out, since no row has a figure for it" + main_table.MEANT.get(name, ""))
     folder = laid_out.sweep.report
     if folder.is_file():
         raise ConfigError(f"{folder} is a file where the report's folder is to be; move it away, and repeat the command")
@@ -79,6 +82,7 @@ def write(sweep: str | Path | Grid, columns: list[str] | None = None) -> Path:
         "table.csv": spreadsheet.numbers(laid_out),
         "differences.csv": spreadsheet.pairs(laid_out),
         "seeds.csv": spreadsheet.by_seed(laid_out),
+        "curves.csv": spreadsheet.curves(laid_out),
         "table.tex": latex.paper(laid_out, columns),
         "energy.tex": latex.tex(energy.statement(laid_out.sweep)) + "\n",
         PAGE: html.html(report),

@@ -15,6 +15,7 @@ from vitssl.report.tables import details
 FILES = {
     "table.csv": "numbers (CSV)",
     "seeds.csv": "by seed (CSV)",
+    "curves.csv": "learning curves (CSV)",
     "differences.csv": "differences (CSV)",
     "table.tex": "table (LaTeX)",
     "energy.tex": "energy sentence (LaTeX)",

@@ -1,4 +1,4 @@
-"""The numbers of a sweep as CSV: files with a line per row of the main table, per model, and per pair that may be compared."""
+"""The numbers of a sweep as CSV: files with a line per row of the main table, model, evaluation, and pair that may be compared."""
 
 from __future__ import annotations
 
@@ -31,6 +31,30 @@ def by_seed(grid: Grid) -> str:
     return _csv([_model(grid, row, column, cell) for row, column in places for cell in row.finished(column)])
 
 
+def curves(grid: Grid) -> str:
+    """Return curves.csv, with a line for each evaluation during training, of every stage of every model in the main table.
+
+    Its losses are those that were logged last before the evaluation, each before its weight is applied.
+    """
+    lines = []
+    for row in grid.rows:
+        for column, cells in row.columns.items():
+            for cell in cells:
+                model = {**_named(grid, row, column), "seed": cell.axes.get(SEED)}
+                lines += [{**model, "stage": stage, "run": run.path.name, **point} for stage, run in cell.stages for point in _points(run)]
+    return _csv(lines)
+
+
+def _points(run: RunFolder) -> Iterator[dict[str, object]]:
+    losses: dict[str, float] = {}
+    for event in run.events:
+        if event["event"] == "train":
+            losses = {f"loss_{name}": value for name, value in event["terms"].items()}
+        elif event["event"] == "eval":
+            metrics = {f"{name}_{key}": value for name, of in event.items() if isinstance(of, dict) for key, value in of.items()}
+            yield {"epoch": event["epoch"], "step": event["step"], **metrics, **losses}
+
+
 def pairs(grid: Grid) -> str:
     """Return differences.csv, with a line for each pair that may be compared: the first minus the second.
 
@@ -61,7 +85,8 @@ def _family(grid: Grid, places: list[tuple[Row, Row, object, object]]) -> Iterat
             **_named(grid, one, column), **{f"than_{name}": value for name, value in _named(grid, other, than).items()},
             "difference": gap and round(gap.mean, 12), "ci95_low": gap and gap.low, "ci95_high": gap and gap.high,
             "p": p, "p_holm": None if p is None else next(corrected), "comparisons": len(known),
-            "may_be_chance": gap.open if gap and gap.seeds >= MIN_SEEDS else None, "seeds": gap and gap.seeds, "interval": gap and gap.how,
+            "may_be_chance": gap.open if gap and gap.seeds >= MIN_SEEDS else None, "seeds": gap and gap.seeds,
+            "interval": gap.how if gap else "no seed has a figure for both",
         }  # fmt: skip
 
 

@@ -31,6 +31,7 @@ TRAINING_COSTS = {"training_macs", *MEASURED_COSTS}
 SIZE_COLUMNS = ("params_train", "params", "activations", "gmacs", "gmacs_inference", "images_per_s")
 UNCORRECTED = "Pairing by seed removes what affects all arms alike; intervals are not corrected for multiple comparisons."
 BOLD = "the best mean and the arms that do not differ significantly from it (p > 0.05 after Holm's correction); none if no arm does"
+MEANT = {"difference": " (it is the difference from the paper's number; that from the baseline is called baseline)"}
 FEW_COLUMNS = 2  # with more columns of the sweep, there is no room for differences and costs of training
 FEW_KINDS = 6  # the most combinations of objectives that the caption names
 
@@ -95,6 +96,12 @@ def check(names: list[str]) -> list[str]:
         meant = f" (did you mean {' and '.join(near)}?)" if near else ""
         raise ConfigError(f"there is no column {', '.join(unknown)}{meant}; the columns are {', '.join(COLUMNS)}", "--columns")
     return list(dict.fromkeys(names))
+
+
+def empty(grid: Grid, names: list[str]) -> list[str]:
+    """Return those of ``names`` for which no row has a figure, so that the tables leave their columns out."""
+    places = [(part, row, column) for part in grid.parts for row in part.rows for column in part.columns]
+    return [name for name in names if all(COLUMNS[name].entry(*place).text == DASH for place in places)]
 
 
 def narrow(grid: Grid) -> list[str]:
