@@ -16,22 +16,26 @@ from vitssl import config, train
 from vitssl.checkpoints import pretrained, tensor_files
 from vitssl.checkpoints.run_checkpoint import ADVICE, read_run
 from vitssl.config import ConfigError
-from vitssl.run_folder import LAST
+from vitssl.files import read_json
+from vitssl.run_folder import DONE, LAST
 
 
 @pytest.fixture(scope="module")
 def stopped(tmp_path_factory, digits) -> Path:
-    """The folder of a run that stopped after two steps of a longer training."""
+    """The folder of a run that stopped after two of four steps."""
     folder = tmp_path_factory.mktemp("run")
     run = config.merge(config.Run, {
         "data": {"shards": str(digits), "image_size": 8, "cache_dir": str(folder / "cache")},
         "backbone": {"name": "vit_pico", "patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2},
         "optim.batch_size": 32, "objectives.classify": {},
-        "loop": {"epochs": 1, "warmup_epochs": 0, "threads": 1, "max_steps": 2, "ema_decay": 0.9, "device": "cpu"},
+        "loop": {"epochs": 1, "warmup_epochs": 0, "threads": 1, "max_steps": 4, "ema_decay": 0.9, "device": "cpu"},
     })  # fmt: skip
     config.save(run, folder)
-    assert train.main([str(folder)]) == 0
-    (folder / "done.json").unlink()
+    step, stop = train.train_step, folder / "stop"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITSSL_STOP_FILE", str(stop))
+        patch.setattr(train, "train_step", lambda state, *rest: (state.progress.step and stop.touch()) or step(state, *rest))
+        assert train.main([str(folder)]) == train.STOPPED
     return folder
 
 
@@ -96,7 +100,7 @@ STRUCTURE = {
     "another network": (f"model/{WEIGHT}", torch.ones(17), f"{WEIGHT} has shape (17,), and (16,) is expected: it was written for another"),
 }
 RESUMED = {
-    "a step beyond the end": ("progress/step", 10**12, "step 1,000,000,000,000 of 2"),
+    "a step beyond the end": ("progress/step", 10**12, "step 1,000,000,000,000 of 4"),
     "no average": ("ema", None, "ema is missing, and training cannot go on from it"),
     "nan in the optimizer": (
         "optimizer/state/0/exp_avg",
@@ -157,6 +161,24 @@ def test_weights_that_are_not_finite_start_no_run(folder: Path, digits: Path, tm
     assert train.main([str(tmp_path / "second")]) == 2
     assert f"{WEIGHT} has values that are not finite" in capsys.readouterr().err
     assert not list((tmp_path / "second").glob("*.pt"))
+
+
+def test_a_trained_run_has_no_optimizer_and_is_finished_again_without_its_records(folder: Path) -> None:
+    assert read_run(folder / LAST)["optimizer"] is not None
+    assert train.main([str(folder)]) == 0
+    before, done = read_run(folder / LAST), read_json(folder / DONE)
+    assert before["optimizer"] is None
+    (folder / DONE).unlink()
+    assert train.main([str(folder)]) == 0
+    after = read_run(folder / LAST)
+    assert all(torch.equal(after[part][name], value) for part in ("model", "ema") for name, value in before[part].items())
+    assert read_json(folder / DONE) == done | {"time_s": after["progress"]["time_s"]}
+
+
+def test_nothing_is_trained_further_without_an_optimizer(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    alter(folder, "optimizer", None)
+    assert train.main([str(folder)]) == 2
+    assert "last.pt: optimizer is missing, and training cannot go on from it; " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("weights", [[1], torch.zeros(3), {3: torch.zeros(3)}, {}], ids=["list", "tensor", "number for a name", "empty"])

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
 from tests.conftest import sweep_facts
 from tests.report.conftest import make_run
-from vitssl import cli, sweep_folder, train
-from vitssl.checkpoints import run_checkpoint, tensor_files
-from vitssl.checkpoints.run_checkpoint import Progress
+from vitssl import cli, sweep_folder
 from vitssl.cli import prune
 from vitssl.files import read_json, write_json
 
@@ -152,116 +144,6 @@ def test_it_asks_and_without_a_terminal_removes_nothing(runs: Path, monkeypatch,
         assert cli.main(["prune", str(runs)]) == 0
         assert capsys.readouterr().out.splitlines()[-1] == said
     assert not found(runs)
-
-
-def checkpoint_of(folder: Path, step: int = 3) -> dict[str, Any]:
-    """Leave the checkpoint of a small network there, with AdamW's state: 2 moments of 11 weights, and 2 counts, each of 4 bytes."""
-    network = nn.Linear(10, 1)
-    optimizer = torch.optim.AdamW(network.parameters())
-    network(torch.ones(2, 10)).sum().backward()
-    optimizer.step()
-    data = {"classes": ["a", "b"], "mean": [0.5] * 3, "std": [0.2] * 3}
-    content = {"model": network.state_dict(), "ema": network.state_dict(), "data": data, "progress": vars(Progress(step=step)), "schema": 1}
-    torch.save(content | {"optimizer": optimizer.state_dict(), "scaler": None, "identity": "0" * 12}, folder / "last.pt")
-    return content
-
-
-def test_of_a_run_that_is_done_the_optimizer_goes_and_all_else_of_its_checkpoint_stays(runs: Path, capsys) -> None:
-    sweep = runs / "one"
-    contents = {folder.name: checkpoint_of(folder) for folder in (sweep / "done", sweep / "evaluated", sweep / "running", sweep / "failed")}
-    found_here = [left for left in prune.find_leftovers(sweep) if left.path.name == "last.pt"]
-    assert [(left.path.parent.name, left.bytes) for left in found_here] == [("done", 4 * (2 * 11 + 2))]
-    assert prune.remove(found_here) == (1, 96) and not [left for left in prune.find_leftovers(sweep) if left.path.name == "last.pt"]
-    for name, content in contents.items():
-        left = run_checkpoint.read_run(sweep / name / "last.pt")
-        assert (left["optimizer"] is None) == (name == "done")
-        assert left["progress"] == content["progress"] and left["data"] == content["data"]
-        assert all(torch.equal(left[part][key], content[part][key]) for part in ("model", "ema") for key in content["model"])
-    assert capsys.readouterr().err == ""
-
-
-def test_a_checkpoint_that_is_named_as_a_file_or_is_damaged_stays_as_it_is(runs: Path, capsys) -> None:
-    last = runs / "one" / "done" / "last.pt"
-    checkpoint_of(last.parent)
-    (waiting := runs / "two" / "waiting" / "run.yaml").write_text(
-        f"{(before := waiting.read_text())}\n# init_from: /elsewhere/one/done/last.pt\n"
-    )
-    assert "one/done/last.pt" not in found(runs)  # its hash is part of that run's identity
-    waiting.write_text(before)
-    content = bytearray(last.read_bytes())
-    place = content.index(torch.load(last)["model"]["weight"].numpy().tobytes())
-    content[place] ^= 1
-    last.write_bytes(content)
-    left = [left for left in prune.find_leftovers(runs) if left.path == last]
-    assert prune.remove(left) == (0, 0) and last.read_bytes() == content
-    assert capsys.readouterr().err.startswith(
-        f"note: {last} stays: it cannot be removed ({last} is not a checkpoint that can be read (damaged"
-    )
-
-
-def test_a_checkpoint_of_several_names_goes_with_them_or_stays(runs: Path, tmp_path: Path) -> None:
-    """Written anew under one of them it would be twice on the disk."""
-    last = runs / "one" / "done" / "last.pt"
-    checkpoint_of(last.parent)
-    for name, found_then in ((last.with_name("epoch-0002.pt"), True), (tmp_path / "another.pt", False)):
-        name.unlink(missing_ok=True)
-        os.link(last, name)
-        found_now = {left.path: left.bytes for left in prune.find_leftovers(runs)}
-        assert (last in found_now) == found_then and found_now[last.with_name("epoch-0002.pt")] == 0
-    last.rename(tmp_path / "elsewhere.pt")
-    last.symlink_to(tmp_path / "elsewhere.pt")
-    (tmp_path / "another.pt").unlink()
-    assert last not in [left.path for left in prune.find_leftovers(runs)]
-    (tmp_path / "elsewhere.pt").rename(last)
-    number, size = prune.remove(prune.find_leftovers(runs / "one"))
-    assert last.stat().st_nlink == 1 and run_checkpoint.read_run(last)["optimizer"] is None
-    assert (number, size) == (len(ALL) + 1, 14_000 + 96)
-
-
-def test_on_a_full_disk_all_goes_that_needs_no_room(runs: Path, monkeypatch, capsys) -> None:
-    last = runs / "one" / "done" / "last.pt"
-    checkpoint_of(last.parent)
-    content = last.read_bytes()
-
-    def save(*_: Any) -> None:
-        raise RuntimeError("unexpected pos 64 vs 0") from OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(torch, "save", save)
-    assert prune.remove(prune.find_leftovers(runs / "one"))[0] == len(ALL)
-    assert [left.path for left in prune.find_leftovers(runs / "one")] == [last] and last.read_bytes() == content
-    assert capsys.readouterr().err == f"note: {last} stays: it cannot be removed (No space left on device)\n"
-
-
-def test_a_launcher_without_torch_leaves_optimizer_states(runs: Path) -> None:
-    checkpoint_of(runs / "one" / "done")
-    code = "import sys; sys.modules['torch'] = None; from vitssl import cli; sys.exit(cli.main(['prune', sys.argv[1], '--yes']))"
-    done = subprocess.run([sys.executable, "-c", code, str(runs / "one")], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "note: optimizer states are not looked for, since torch is not installed here\n")
-    assert done.stdout.splitlines()[-1] == f"removed 15.0 kB in {len(ALL)} places" and found(runs / "one") == {"done/last.pt"}
-
-
-def test_a_run_that_lost_its_records_after_that_is_finished_again(folder, tmp_path: Path) -> None:
-    run = folder("run", SUPERVISED, {"loop": {"epochs": 1, "log_every": 1}})
-    assert train.main([str(run)]) == 0
-    before, done = run_checkpoint.read_run(run / "last.pt"), read_json(run / "done.json")
-    run_checkpoint.drop_optimizer(run / "last.pt")
-    (run / "done.json").unlink()
-    assert train.main([str(run)]) == 0
-    after = run_checkpoint.read_run(run / "last.pt")
-    assert all(torch.equal(after["model"][name], value) for name, value in before["model"].items())
-    assert read_json(run / "done.json") == done | {"time_s": after["progress"]["time_s"]}
-
-
-def test_nothing_is_trained_further_without_the_optimizer(folder, capsys) -> None:
-    run = folder("run", SUPERVISED, {"loop": {"max_steps": 2, "eval_every": 0}})
-    assert train.main([str(run)]) == 0
-    run_checkpoint.drop_optimizer(run / "last.pt")
-    content = run_checkpoint.read_run(run / "last.pt")
-    content["progress"]["step"] = 1
-    tensor_files.save(run / "last.pt", content)
-    (run / "done.json").unlink()
-    assert train.main([str(run)]) == 2
-    assert "last.pt: optimizer is missing, and training cannot go on from it; " in capsys.readouterr().err
 
 
 def test_a_run_or_sweep_that_was_taken_up_meanwhile_stays(runs: Path, capsys) -> None:

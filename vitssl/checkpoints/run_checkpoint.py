@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vitssl import records
-from vitssl.checkpoints.tensor_files import check_finite, first_of, is_state, mismatches, read, save
+from vitssl.checkpoints.tensor_files import check_finite, first_of, is_state, mismatches, read
 from vitssl.config import ConfigError
 from vitssl.files import read_json
 from vitssl.run_folder import BEST, DIVERGED, DONE, JOB, LAST, is_trained
@@ -117,28 +117,6 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], path
     for parameter, values in initial.items():
         saved = {name: value for name, value in optimizer.state[parameter].items() if value is not None}
         optimizer.state[parameter] = values | saved
-
-
-def optimizer_bytes(path: Path) -> int:
-    """Return the size of the optimizer's state in a checkpoint; 0 if there is none, or if the file cannot be read."""
-    try:
-        optimizer = read(path, mapped=True).get("optimizer")
-    except ConfigError:
-        return 0
-    values = [value for state in optimizer["state"].values() for value in state.values()] if _is_optimizer(optimizer) else []
-    return sum(value.nbytes for value in values if isinstance(value, Tensor))
-
-
-def drop_optimizer(path: Path) -> None:
-    """Rewrite a run's checkpoint without the optimizer's state, which training needs to continue from it.
-
-    Raises:
-        ConfigError: the file is damaged; it stays as it is.
-        OSError, RuntimeError: there is no room for the new file beside the former one, which stays.
-    """
-    mode = path.stat().st_mode
-    save(path, read_run(path) | {"optimizer": None})
-    path.chmod(mode)
 
 
 def _refuse(path: Path, reason: str) -> NoReturn:

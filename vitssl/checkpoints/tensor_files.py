@@ -38,22 +38,17 @@ def save(path: Path, state: dict[str, Any], former: Path | None = None) -> None:
         torch.save(state, stream)
 
 
-def read(path: Path, mapped: bool = False) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
     """Read a checkpoint to the CPU: tensors and plain values only, so that a foreign file cannot run code.
-
-    Args:
-        path: the file.
-        mapped: read tensors from disk when they are used, and do not compare them with the file's checksums.
 
     Raises:
         ConfigError: there is no such file, or it is damaged, cut short, or holds more than tensors and plain values.
     """
     check_weights_file(path)
     try:
-        if not mapped:
-            _check_intact(path)
+        _check_intact(path)
         with torch.serialization.safe_globals(list(ALSO_READ)):
-            content = load_file(path) if is_safetensors(path) else torch.load(path, "cpu", weights_only=True, mmap=mapped)
+            content = load_file(path) if is_safetensors(path) else torch.load(path, "cpu", weights_only=True)
     # pickle raises a KeyError or an IndexError for a text file; a file that was cut short raises an OSError
     except (pickle.UnpicklingError, EOFError, OSError, RuntimeError, KeyError, IndexError, SafetensorError) as error:
         raise ConfigError(f"{path} is not a checkpoint that can be read ({_reason_text(error)})") from None

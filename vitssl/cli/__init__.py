@@ -97,9 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--columns", type=names, help=f"{columns_help} difference from the baseline, difference that from the paper's number")
     add("--out", type=Path, metavar="FOLDER", help="folder for the report of one sweep, which may be read-only (default: its report/)")
     _analyze_parser(commands)
-    add = command(
-        commands, "prune", _prune, "delete what no run needs any more (checkpoints of epochs, optimizer states, old sources), after asking"
-    )
+    add = command(commands, "prune", _prune, "delete what no run needs any more (checkpoints of epochs, old sources), after asking")
     add(
         "runs",
         type=sweep_folder.find_sweep,

@@ -1,6 +1,6 @@
 """Finding, listing and removing files in a folder of runs that nothing needs any more.
 
-The weights of a run's last checkpoint, its best checkpoint and its records stay. Files of a run that may still be trained or evaluated are
+A run's last checkpoint, its best checkpoint and its records stay. Files of a run that may still be trained or evaluated are
 never touched, nor is a checkpoint that another run's `run.yaml` names.
 """
 
@@ -13,13 +13,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache, cached_property
-from importlib.util import find_spec
 from pathlib import Path
 
 from vitssl import config, sweep_folder
 from vitssl.config import ConfigError
-from vitssl.files import full_disk_error, read_file, read_json, try_lock
-from vitssl.run_folder import CANCELLED, DIVERGED, DONE, ERROR, JOB, LAST, RUN, SLURM_JOB, is_trained, to_evaluate
+from vitssl.files import read_file, read_json, try_lock
+from vitssl.run_folder import CANCELLED, DIVERGED, DONE, ERROR, JOB, RUN, SLURM_JOB, is_trained, to_evaluate
 from vitssl.sweep_folder import SUBMITTING, SWEEP, is_sweep
 from vitssl.version import sources_of
 from vitssl.words import counted, note
@@ -28,7 +27,6 @@ KEPT_EPOCH = re.compile(r"epoch-\d+\.pt")
 TEMPORARY = re.compile(r"\..+\.\d+\.tmp")
 SOURCE, PARTIAL_SOURCE = re.compile(r"[0-9a-f]{12}"), re.compile(r"\.[0-9a-f]{12}\.\d+")
 SUPERSEDED = {"previous.pt": "checkpoint before the last", "damaged.pt": "checkpoint that could not be read"}
-OPTIMIZER = "the optimizer's state in it, of a run that is done; its weights stay"
 HALF_WRITTEN = "half written, by a process that was killed"
 
 
@@ -50,32 +48,6 @@ class Leftover:
         shutil.rmtree(self.path) if _is_folder(self.path) else self.path.unlink()
 
 
-class OptimizerState(Leftover):
-    """The optimizer's state in a run's checkpoint, the rest of which stays."""
-
-    @cached_property
-    def bytes(self) -> int:
-        from vitssl.checkpoints import run_checkpoint
-
-        return run_checkpoint.optimizer_bytes(self.path)
-
-    def remove(self) -> None:
-        from vitssl.checkpoints import run_checkpoint
-
-        run_checkpoint.drop_optimizer(self.path)
-
-    def can_go(self, others: list[Leftover]) -> bool:
-        """Whether there is a state, in a file of this user that is no link and has no hard links besides ``others``.
-
-        Otherwise, rewriting the checkpoint would put it on the disk twice, or change its owner.
-        """
-        if self.path.is_symlink():
-            return False
-        status = self.path.lstat()
-        hard_links = [other for other in others if not _is_folder(other.path) and other.path.lstat().st_ino == status.st_ino]
-        return status.st_uid == os.getuid() and status.st_nlink == 1 + len(hard_links) and self.bytes > 0
-
-
 def _is_folder(path: Path) -> bool:
     """Whether the path is a folder itself and not a link to one, since what a link leads to belongs to somebody else."""
     return path.is_dir() and not path.is_symlink()
@@ -94,8 +66,6 @@ def find_leftovers(runs: Path) -> list[Leftover]:
         raise ConfigError(f"this is a run; name its sweep, {runs.parent}", place=str(runs))
     if not sweeps:
         raise ConfigError("there are no sweeps in it; name the folder of the runs, or of one sweep in it", place=str(runs))
-    if find_spec("torch") is None:
-        note("optimizer states are not looked for, since torch is not installed here")
     named = _run_files(runs if sweeps != [runs] else runs.absolute().parent)
     leftovers = [leftover for sweep in sweeps for path in sorted(sweep.glob(f"*/{RUN}")) for leftover in _run_leftovers(path.parent, named)]
     return leftovers + [leftover for sweep in sweeps for leftover in _sweep_leftovers(sweep)]
@@ -109,11 +79,7 @@ def _run_files(runs: Path) -> str:
 def _run_leftovers(folder: Path, named: str) -> list[Leftover]:
     """Return the leftovers of a run that do not occur in ``named``, the text of every `run.yaml`."""
     done = is_finished(folder)
-    files = [leftover for leftover in _unneeded(folder, done) if f"{folder.name}/{leftover.path.name}" not in named]
-    state = OptimizerState(folder / LAST, OPTIMIZER, folder)
-    if done and state.path.is_file() and f"{folder.name}/last.pt" not in named and find_spec("torch") is not None and state.can_go(files):
-        files.append(state)
-    return files
+    return [leftover for leftover in _unneeded(folder, done) if f"{folder.name}/{leftover.path.name}" not in named]
 
 
 def _unneeded(folder: Path, done: bool) -> Iterator[Leftover]:
@@ -179,15 +145,12 @@ def _may_go_on(sweep: Path) -> bool:
 def remove(leftovers: list[Leftover]) -> tuple[int, int]:
     """Remove leftovers, and return how many were removed and their bytes.
 
-    Those that stay, because their run or sweep was taken up again or because they cannot be removed, are named on stderr. Optimizer states
-    go last, the smallest first: a checkpoint is written anew without its state before the old one goes, and the disk may be full.
+    Those that stay, because their run or sweep was taken up again or because they cannot be removed, are named on stderr.
     """
-    states = sorted((leftover for leftover in leftovers if isinstance(leftover, OptimizerState)), key=lambda state: state.bytes)
-    files, run_files = [leftover for leftover in leftovers if not isinstance(leftover, OptimizerState)], cache(_run_files)
+    run_files = cache(_run_files)
     freed: list[int] = []
-    for group in (files, states):
-        for owner in dict.fromkeys(leftover.owner for leftover in group):
-            freed += _remove_of(owner, [leftover for leftover in group if leftover.owner == owner], run_files)
+    for owner in dict.fromkeys(leftover.owner for leftover in leftovers):
+        freed += _remove_of(owner, [leftover for leftover in leftovers if leftover.owner == owner], run_files)
     return len(freed), sum(freed)
 
 
@@ -206,11 +169,8 @@ def _remove_of(owner: Path, leftovers: list[Leftover], run_files: Callable[[Path
             freed = leftover.bytes
             try:
                 leftover.remove()
-            except (OSError, ConfigError, RuntimeError) as error:
-                cause = full_disk_error(error) or error
-                if isinstance(cause, RuntimeError):
-                    raise
-                note(f"{leftover.path} stays: it cannot be removed ({cause.strerror if isinstance(cause, OSError) else cause})")
+            except OSError as error:
+                note(f"{leftover.path} stays: it cannot be removed ({error.strerror})")
                 continue
             yield freed
 

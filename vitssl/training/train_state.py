@@ -230,7 +230,7 @@ def _restore(train_state: TrainState, saved: dict[str, Any]) -> None:
     last = train_state.folder / LAST
     goes_on = (saved.get("progress") or {}).get("step") != train_state.total_steps  # after the last step no weight changes any more
     needed = {"progress", "identity"} | ({"ema"} if train_state.ema is not None else set())
-    needed |= {"optimizer"} if goes_on else set()  # needed only then: `vitssl prune` may have dropped it
+    needed |= {"optimizer"} if goes_on else set()
     needed |= {"scaler"} if train_state.scaler.is_enabled() else set()
     if missing := needed - {name for name, value in saved.items() if value is not None}:
         raise ConfigError(f"{min(missing)} is missing, and training cannot go on from it; {run_checkpoint.ADVICE}", place=str(last))
@@ -265,9 +265,11 @@ def save(train_state: TrainState) -> None:
     """Begin to write ``last.pt`` (main rank only). Resuming needs no generator state: all noise is a function of (seed, step, rank)."""
     if not dist.is_main():
         return
+    # after the last step nothing needs the optimizer's state, with AdamW two thirds of the file
+    goes_on = train_state.progress.step < train_state.total_steps
     content = {
         "model": train_state.model.state_dict(),
-        "optimizer": train_state.optimizer.state_dict(),
+        "optimizer": train_state.optimizer.state_dict() if goes_on else None,
         "scaler": train_state.scaler.state_dict() or None,
         "ema": train_state.ema.average if train_state.ema else None,
         "progress": vars(train_state.progress),
