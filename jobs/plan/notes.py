@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from jobs.plan.layers import is_of_values
-from jobs.plan.shards import expected_index, image_counts
+from jobs.plan.shards import expected_index, image_counts, images_key
 from jobs.plan.sweep import Spec
-from vitssl.config import Run, Site, active, dotted, labelled_rows, labels_part_of_batches, nested, size_of
+from vitssl.config import Run, Site, active, classifies, dotted, labelled_rows, labels_part_of_batches, nested, size_of
 from vitssl.config.methods import flow
 from vitssl.config.objectives.reconstruction import ReconstructionConfig
-from vitssl.words import listed
+from vitssl.data.index import Index
+from vitssl.data.loading.subset import split_of
+from vitssl.words import counted, listed
 
 if TYPE_CHECKING:
     from jobs.plan.cells import Cell
@@ -21,14 +26,12 @@ if TYPE_CHECKING:
 COLOURS = "[{jitter: {prob: 0.8}}, {gray: {prob: 0.2}}]"
 FEW_LABELLED, FEW_IN_A_BATCH = 0.1, 16  # of the images, and images of a batch: with fewer it holds little to learn to classify from
 LARGER = 10  # times the network's weights: a larger decoder costs far more than the network
-
-
 WITHOUT_BF16 = r"(?i)\b(V100|P100|T4|TITAN|GTX|RTX[ -]?20\d\d|RTX[ -]?[4568]000|2080)\b(?! ?Ada)"  # names of boards before Ampere
 
 
 def notes(spec: Spec, made: Sequence[Cell], site: Site) -> list[str]:
     """Return the notes, one line each and without duplicates."""
-    of_runs = (_untested_folds, _alike_in_colours, _few_labels_in_a_batch, _large_decoders)
+    of_runs = (_untested_folds, _trained_on_test_images, _alike_in_colours, _few_labels_in_a_batch, _large_decoders)
     return list(dict.fromkeys([*_own_values(spec), *(note for notes_of in of_runs for note in notes_of(made)), *_without_bf16(made, site)]))
 
 
@@ -50,6 +53,34 @@ def _untested_folds(made: Sequence[Cell]) -> Iterator[str]:
     for folds, parts in tested.items():
         if len(parts) < folds:
             yield f"the seeds test {len(parts)} of data.folds={folds}; 'axes.seed=[{','.join(map(str, range(folds)))}]' tests all"
+
+
+def _trained_on_test_images(made: Sequence[Cell]) -> Iterator[str]:
+    """Yield a note for each stage that trains on files on which its chain is tested at the end, from other shards or another split."""
+
+    @functools.cache
+    def files(run_key: str, part: str) -> np.ndarray:
+        run = runs[run_key]
+        index = expected_index(run.data)
+        return _files(index)[getattr(split_of(index, run), part)] if index is not None and index.sha256 else np.empty(0, np.int64)
+
+    @functools.cache
+    def shared(earlier: str, last: str) -> int:
+        return int(np.isin(files(last, "test"), files(earlier, "train")).sum())
+
+    runs: dict[str, Run] = {}
+    for cell in made:
+        keys = [images_key(stage.run) for stage in cell.stages]
+        runs |= dict(zip(keys, (stage.run for stage in cell.stages), strict=True))
+        for stage, key in zip(cell.stages[:-1], keys[:-1], strict=True):
+            if classifies(cell.stages[-1].run) and (count := shared(key, keys[-1])):
+                images = f"{cell.arm}.{stage.name} trains on {counted(count, 'image')} that {cell.arm} is tested on"
+                yield f"{images}: {stage.run.data.shards} holds the same files; leave them out of those shards or of data.train_split"
+
+
+def _files(index: Index) -> np.ndarray:
+    """Return a number for each image's file, (N,): its length and its checksum."""
+    return index.size << 32 | index.crc32
 
 
 def _places(made: Iterable[Cell]) -> Iterator[tuple[str, Run]]:

@@ -117,7 +117,7 @@ def fingerprint(run: Run) -> str | None:
 
 def _check_evals(run: Run, index: Index) -> None:
     """Check that the evaluators of a Run have images to look at and, if they learn, images to learn from."""
-    evals, key = evals_of(run), f"{_images_key(run)}{run.evals}"
+    evals, key = evals_of(run), f"{images_key(run)}{run.evals}"
     if not evals or key in _CHECKED:
         return
     parts = split_of(index, run)
@@ -207,8 +207,8 @@ def _near_duplicates(run: Run, index: Index) -> dict[str, int]:
     return {"near_duplicates": len(with_label), "near_duplicates_unlabelled": len(without_label)}
 
 
-_COUNTED: dict[str, dict[str, int]] = {}  # {`_images_key`: `image_counts`} of the Runs that were counted
-_CHECKED: set[str] = set()  # `_images_key` and evaluators of the Runs whose evaluators have images
+_COUNTED: dict[str, dict[str, int]] = {}  # {`images_key`: `image_counts`} of the Runs that were counted
+_CHECKED: set[str] = set()  # `images_key` and evaluators of the Runs whose evaluators have images
 
 
 def num_images(run: Run) -> int:
@@ -238,7 +238,7 @@ def equivalent_images(run: Run) -> float:
     return images_trained(run) + EVALUATED * images_evaluated(run)
 
 
-def _images_key(run: Run) -> str:
+def images_key(run: Run) -> str:
     """Return a key of everything that decides which images a Run uses; its seed counts only if images are drawn or folded by it."""
     by_seed = run.data.folds is not None or any(subset is not None and subset.redraw for subset in (run.data.images, run.data.labels))
     return f"{run.data}{needs_labels(run)}{classifies(run)}{run.seed if by_seed else None}"
@@ -250,7 +250,7 @@ def image_counts(run: Run) -> dict[str, int]:
     Raises:
         ConfigError: as `vitssl.data.loading.subset.train_and_heldout`.
     """
-    key = _images_key(run)
+    key = images_key(run)
     if key not in _COUNTED:
         index = expected_index(run.data)
         assert index is not None

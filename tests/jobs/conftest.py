@@ -53,13 +53,18 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def write_index(folder: Path, parts: list[tuple[str, int]], name: str = "digits") -> None:
-    """The index of empty shards: two classes in turn."""
+def write_index(folder: Path, parts: list[tuple[str, int]], name: str = "digits", first_file: int = 0) -> None:
+    """The index of empty shards: two classes in turn, and files whose checksums count from ``first_file``."""
     listed = [{"name": f"{i}.tar", "split": split, "images": n, "bytes": 1, "sha256": ""} for i, (split, n) in enumerate(parts)]
     for shard in listed:
         (folder / shard["name"]).write_bytes(b"x")
     count = sum(n for _, n in parts)
-    columns = {name: np.ones(count, np.int64) for name in COLUMNS} | {"label": np.arange(count) % 2, "offset": np.zeros(count, np.int64)}
+    numbers = np.arange(count)
+    columns = {name: np.ones(count, np.int64) for name in COLUMNS} | {
+        "label": numbers % 2,
+        "offset": 0 * numbers,
+        "crc32": numbers + first_file,
+    }
     index = Index(folder, name, "", "", ["a", "b"], [0.5] * 3, [0.5] * 3, listed, **columns, built_from=f"folder:{name}")
     index.sha256 = data_index.fingerprint(index)
     data_index.write_index(index)

@@ -10,7 +10,7 @@ import pytest
 
 from jobs.plan import notes, overrides, sweep
 from jobs.plan.cells import cells
-from tests.jobs.conftest import EXAMPLE
+from tests.jobs.conftest import EXAMPLE, write_index
 from vitssl.config import ConfigError, Site
 
 FEW = ["axes.data=[plain]", "axes.seed=[0]"]
@@ -20,10 +20,12 @@ FEW = ["axes.data=[plain]", "axes.seed=[0]"]
 def said(place: Path, monkeypatch: pytest.MonkeyPatch):
     """`said(*words, text=..., grey=...)`: the notes of the example, whose images are coloured or grey."""
 
-    def make(*words: str, text: str = EXAMPLE, grey: bool = False, gpu: str | None = None) -> list[str]:
+    def make(*words: str, text: str = EXAMPLE, grey: bool = False, gpu: str | None = None, real: bool = False) -> list[str]:
         Path("sweep.yaml").write_text(text)
         spec = sweep.read(Path("sweep.yaml"), overrides.parse([*words, *FEW]))
         made = cells(spec)
+        if real:  # the indexes on disk, of grey images
+            return notes.notes(spec, made, Site(gpu=gpu))
         index = notes.expected_index(made[0].stages[0].run.data)
         coloured = dataclasses.replace(index, mean=[0.5] * 3 if grey else [0.5, 0.4, 0.3])
         monkeypatch.setattr(notes, "expected_index", lambda data: coloured)
@@ -69,6 +71,21 @@ def test_few_labels_in_a_batch_are_told_where_another_objective_takes_the_other_
 
 def test_folds_that_no_seed_tests_are_told(said) -> None:
     assert "the seeds test 1 of data.folds=3; 'axes.seed=[0,1,2]' tests all" in said("data.folds=3")
+
+
+def test_a_pretraining_on_files_that_its_chain_is_tested_on_is_told(said, place: Path) -> None:
+    """Of 100 and 20 images, the last are the test set: those of a pool whose files are the last 15 and others."""
+    decoder = ["arms=[chain_short]", "pretrain.objectives.mae.decoder_dim=64"]
+    assert said(*decoder) == []
+    (place / "shards" / "pool").mkdir()
+    for first, count in ((105, 15), (120, 0)):
+        write_index(place / "shards" / "pool", [("train", 60)], "pool", first)
+        told = [f"chain_short.pretrain trains on {count} images that chain_short is tested on: shards/pool holds the same files"] * (
+            count > 0
+        )
+        assert [note.partition(";")[0] for note in said(*decoder, "pretrain.data.shards=shards/pool", real=True)] == told
+    (told,) = said(*decoder, "pretrain.data.train_split=test", "pretrain.data.test_split=train", real=True)
+    assert told.startswith("chain_short.pretrain trains on 20 images that chain_short is tested on: shards/digits holds the same files;")
 
 
 def test_stages_that_an_axis_does_not_reach_are_told(said) -> None:
