@@ -102,12 +102,9 @@ def test_beside_what_an_interval_says_alone_p_is_corrected_for_all_comparisons(g
     assert p in (pytest.approx(3 * first), pytest.approx(max(3 * first, 2 * second)))
     assert not told_apart(made, None, scratch, ssat) and not made.gap(scratch, ssat, None).open
     assert near_best(made, None) == made.ranking(None) and "Worse" not in recommendation(made, None)
-    (table,) = pairs(made)
-    assert table.best == {(0, 2), (0, 3), (1, 1), (2, 1)}
-    assert (
-        " Bold: the interval excludes 0. p-values, uncorrected and after Holm's correction for all comparisons, are in diff"
-        in table.caption
-    )
+    table, p_values = pairs(made)
+    assert table.best == {(0, 2), (0, 3), (1, 1), (2, 1)} and table.caption.endswith(" Bold: the interval excludes 0.")
+    assert p_values.best == set() and p_values.caption.startswith("For 3 comparisons of arms. Bold: at most 0.05.")
     rows = list(csv.DictReader(spreadsheet.pairs(made).splitlines()))
     assert [row["comparisons"] for row in rows] == ["3"] * 3 and [row["may_be_chance"] for row in rows] == ["False", "False", "True"]
     assert sorted(float(row["p_holm"]) for row in rows) == pytest.approx(sorted(holm([float(row["p"]) for row in rows])))
@@ -124,7 +121,12 @@ def test_equal_epochs_and_equal_cost_are_two_families_of_comparisons(sweep):
     ]
     for part, of_part in zip(made.parts, (rows[:3], rows[3:]), strict=True):
         assert sorted(corrected(part, None).values()) == pytest.approx(sorted(float(row["p_holm"]) for row in of_part))
-    assert [table.title for table in pairs(made)] == [f"Arms against each other, {cost}" for cost in ("equal epochs", "equal MACs")]
+    titles = [
+        f"{name}, {cost}"
+        for cost in ("equal epochs", "equal MACs")
+        for name in ("Arms against each other", "p-values after Holm's correction")
+    ]
+    assert [table.title for table in pairs(made)] == titles
 
 
 def test_a_best_arm_says_how_sure_it_is_against_all_others(grid):

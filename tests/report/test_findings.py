@@ -515,7 +515,7 @@ def test_the_sentence_for_a_paper_has_amount_hardware_method_and_grid(sweep):
     """Two seeds of an hour on a GPU: 0.5 kWh, 200 g at 0.4 kg/kWh, half a node's CPU and memory."""
     said = statement(collect(sweep({"scratch": 80.0}, {"seed": [0, 1]}, columns=None)))
     assert said.startswith(
-        "Training the models of this work is estimated to have used 500 Wh of electricity and caused 200 g of CO2e: "
+        "Training and evaluating the models of this work is estimated to have used 500 Wh of electricity and caused 200 g of CO2e: "
         "2 training runs of 2.00 GPU-hours in all on NVIDIA RTX A5000."
     )
     assert "tracked with codecarbon 3.3.2: GPU power was measured with NVML, CPU power was modelled from its TDP" in said

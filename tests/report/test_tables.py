@@ -16,6 +16,7 @@ from vitssl.config import Site
 from vitssl.report import summary
 from vitssl.report.findings.sentences import findings, progress, sentences
 from vitssl.report.pages import latex, spreadsheet
+from vitssl.report.results.best import corrected, p_text
 from vitssl.report.results.collect import collect
 from vitssl.report.results.grid import Grid, lay_out
 from vitssl.report.table import BAD, DASH, MEASURED, MINUS, PUBLISHED, Table, number
@@ -510,14 +511,16 @@ def test_every_pair_of_arms_is_there_where_there_are_few(sweep):
     top1 = {"scratch": 70.0, "sslft": lambda at: 80.0 + at["seed"], "ssat": lambda at: 90.0 + 2 * at["seed"]}
     folder = sweep(top1, {"seed": [0, 1, 2]}, columns=None)
     grid = lay_out(collect(folder))
-    (table,) = differences.pairs(grid)
+    table, p_values = differences.pairs(grid)
+    assert p_values.rows[2][1].text == p_text(corrected(grid, None)[frozenset(grid.rows[::2])]) and p_values.rows[0][1].text == DASH
     scratch, sslft, ssat = ([entry.text for entry in line[1:]] for line in table.rows)
     assert scratch[0] == sslft[1] == ssat[2] == DASH and table.header == ["arm", "scratch", "sslft", "ssat"]
     assert ssat[0] == str(grid.against_baseline(grid.rows[2], None)) and ssat[1].startswith("+11.00 [")
     assert sslft[2] == ssat[1].replace("+11.00", "\N{MINUS SIGN}11.00").replace(
         "[+8.52, +13.48]", "[\N{MINUS SIGN}13.48, \N{MINUS SIGN}8.52]"
     )
-    assert "Arms against each other" in report.write(folder).read_text()
+    text = report.write(folder).read_text()
+    assert "Arms against each other" in text and "p-values after Holm" in text
     two = sweep({"scratch": 70.0, "ssat": 80.0}, {"seed": [0, 1, 2]}, columns=None, name="two")
     assert differences.pairs(lay_out(collect(two))) == [], "the difference from the baseline is all"
 

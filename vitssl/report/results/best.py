@@ -129,9 +129,14 @@ def _sure(grid: Grid, ranked: list[Row], column: Any) -> str:
     of_best = [p for row in ranked[1:] if (p := p_values.get(frozenset((ranked[0], row)))) is not None]
     if len(p_values) < 2 or not of_best:
         return ""
-    shown = f"at most {max(of_best):.2g}" if max(of_best) >= SHOWN_P else f"below {SHOWN_P}"
+    shown = f"at most {p_text(max(of_best))}" if max(of_best) >= SHOWN_P else f"below {SHOWN_P}"
     others = "every other arm" if len(of_best) == len(ranked) - 1 else "other arms"  # there is no p-value without an interval
     return f"; against {others} p {shown} after Holm's correction for {len(p_values)} comparisons"
+
+
+def p_text(p: float) -> str:
+    """Format a p-value with two significant digits; very small ones as < SHOWN_P."""
+    return f"{p:.2g}" if p >= SHOWN_P else f"< {SHOWN_P}"
 
 
 def _unranked(grid: Grid, column: Any) -> str:

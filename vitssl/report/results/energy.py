@@ -92,9 +92,10 @@ def statement(sweep: Sweep) -> str:
     devices = listed(event["device"] for run in runs for event in run.events_of("start"))
     grids = intensities(record for run in runs for record in run.emissions)
     return (
-        f"Training the models of this work is estimated to have {used}: {trainings} of {hours} in all{f' on {devices}' if devices else ''}."
-        f"{unrecorded(sweep)}{_others(sweep)}{external_sources.not_counted(sweep)} {tracked(sweep)} Cooling and other overheads of the "
-        "data centre (PUE 1) and the making of the hardware are not included. The carbon intensity of the grid was taken as "
+        f"Training and evaluating the models of this work is estimated to have {used}: {trainings} of {hours} in all"
+        f"{f' on {devices}' if devices else ''}.{unrecorded(sweep)}{_others(sweep)}{external_sources.not_counted(sweep)} {tracked(sweep)} "
+        "Cooling and other overheads of the data centre (PUE 1) and the making of the hardware are not included. The carbon intensity of "
+        "the grid was taken as "
         f"{listed(f'{kg} kg CO2e/kWh ({country})' for country, kg in grids.items())}{_by_default(runs)}."
     )
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+from vitssl.report.results.best import corrected, p_text
 from vitssl.report.results.grid import Grid
-from vitssl.report.results.stats import Difference
+from vitssl.report.results.rows import Row
+from vitssl.report.results.stats import CONFIDENCE, Difference
 from vitssl.report.table import NOTE, Entry, Table
 from vitssl.report.tables.entries import LOWER_IS_BETTER, difference_entry
 
@@ -55,14 +58,23 @@ def _pairs(grid: Grid) -> list[Table]:
                 for one in rows
             ]
             title = ", ".join(filter(None, ["Arms against each other", grid.name(column), grid.part]))
-            caption = "The row's arm minus the column's arm."
-            if intervals := _in_brackets(lines):
-                caption = (
-                    f"{caption[:-1]}{intervals}. Bold: the interval excludes 0. p-values, uncorrected and after Holm's correction for all "
-                )
-                caption += "comparisons, are in differences.csv."
+            intervals = _in_brackets(lines)
+            caption = f"The row's arm minus the column's arm{intervals}.{' Bold: the interval excludes 0.' if intervals else ''}"
             tables.append(Table(title, ["arm", *map(grid.label, rows)], lines, caption))
+            tables += [_p_values(grid, column, rows)] if corrected(grid, column) else []
     return tables
+
+
+def _p_values(grid: Grid, column: Any, rows: list[Row]) -> Table:
+    """Return the p-value of every pair of rows, by which sentences and the main table tell arms apart."""
+    p_values = corrected(grid, column)
+    lines = []
+    for one in rows:
+        entries = [p_values.get(frozenset((one, other))) if other is not one else None for other in rows]
+        lines.append([Entry(grid.label(one)), *(Entry() if p is None else Entry(p_text(p), best=p <= 1 - CONFIDENCE) for p in entries)])
+    title = ", ".join(filter(None, ["p-values after Holm's correction", grid.name(column), grid.part]))
+    caption = f"For {len(p_values)} comparisons of arms. Bold: at most {1 - CONFIDENCE:.2g}. Uncorrected ones are in differences.csv."
+    return Table(title, ["arm", *map(grid.label, rows)], lines, caption)
 
 
 def _told_apart(gap: Difference | None) -> Entry:
