@@ -216,4 +216,7 @@ def _changed(before: Run, now: Run) -> list[str]:
 
 def _shown(values: dict[str, Any], name: str) -> str:
     """Return a field's value as text, or "on" for a group of fields that is set."""
-    return "on" if any(other.startswith(f"{name}.") for other in values) else flow(values.get(name))
+    value = values.get(name)
+    if isinstance(value, float):
+        value = float(f"{value:.6g}")  # a scaled schedule has 0.19999999999999998 epochs
+    return "on" if any(other.startswith(f"{name}.") for other in values) else flow(value)

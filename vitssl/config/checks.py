@@ -167,6 +167,10 @@ def lacks(backbone: BackboneConfig, need: str, path: str, objective: ObjectiveCo
     """Return why a backbone without the capability ``need`` cannot serve the objective at ``path``, and what to do."""
     if backbone.tokenizer == "shifted" and need in ("keep", "mask"):
         return "backbone.tokenizer=shifted lets every token see part of its neighbours, even hidden ones; set patches"
+    if need in ("keep", "mask") and backbone.name == "timm":
+        return (
+            "backbone.name=timm cannot hide tokens: networks of timm are taken as they are; a ViT of this project's can, such as vit_tiny"
+        )
     if need in ("keep", "mask") and not {"keep", "mask"} & capabilities(backbone):
         return f"backbone.name={backbone.name} cannot hide tokens, neither by dropping nor by masking; simclr, for example, hides none"
     (lack, advice), inactive = LACKS[need], backbone.inactive_fields()
